@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,8 @@ import torch
 import torch.distributed as dist
 import torch_xla
 import torch_xla.distributed.spmd as xs
-from torch_xla.experimental.distributed_checkpoint import CheckpointManager
+from torch.distributed.checkpoint.api import CheckpointException
+from torch_xla.experimental.distributed_checkpoint import CheckpointManager, prime_optimizer
 
 from harness.model.topology import Topology
 from harness.oracles.sharding import Layout, check_placement
@@ -109,3 +113,114 @@ def test_without_a_group(start_runtime: StartRuntime, tmp_path: Path) -> None:
     start_runtime(spmd=True)
     with pytest.raises(AssertionError, match="A process group is required"):
         CheckpointManager(str(tmp_path), 1)
+
+
+@pytest.mark.usefixtures("one_process")
+def test_oldest_step(topology: Topology, start_runtime: StartRuntime, tmp_path: Path) -> None:
+    """The step that was saved first is deleted first, also by a manager that found the others."""
+    start_runtime(spmd=True)
+    layout, path = grid(topology), tmp_path / "new" / "steps"
+    path.parent.mkdir()
+
+    def manager(**options: Any) -> CheckpointManager:
+        return CheckpointManager(str(path), 1, chkpt_on_preemption=False, **options)
+
+    first = manager(num_of_threads=2)
+    state = _state(layout, 1)
+    for step in (6, 2, 4):
+        assert first.save(step, state)
+        files = [each for each in (path / str(step)).iterdir() if each.suffix == ".distcp"]
+        assert len(files) == 2  # one for each thread
+    assert first.all_steps() == [2, 4, 6]
+    second = manager(max_to_keep=2, process_group=dist.group.WORLD)
+    assert second.pg is dist.group.WORLD
+    assert second.all_steps() == [2, 4, 6]
+    assert second.save(1, state)
+    assert second.all_steps() == [1, 4]
+    assert sorted(each.name for each in path.iterdir()) == ["1", "4"]
+    target = _state(Layout((1, 4), shuffled(4, 3), ("x", "y")), 0)
+    second.restore(1, target)
+    _check(target, Layout((1, 4), shuffled(4, 3), ("x", "y")), 1)
+
+
+@pytest.mark.usefixtures("one_process")
+def test_states_of_other_names(start_runtime: StartRuntime, tmp_path: Path) -> None:
+    """A state whose parts would have the same name is refused; numbers as keys are names."""
+    start_runtime(spmd=True)
+    manager = CheckpointManager(str(tmp_path), 1, chkpt_on_preemption=False)
+    x = numbered((4,)).to("xla")
+    with pytest.raises(CheckpointException, match=r"duplicated flatten key a\.b"):
+        manager.save(1, {"a": {"b": x}, "a.b": x})
+    mesh = xs.Mesh(range(4), (4,), ("x",))
+    sharded = numbered((4, 2)).to("xla")
+    xs.mark_sharding(sharded, mesh, ("x", None))
+    assert manager.save_async(2, {"a": [[1, 2], [3, [x, 4]]], "b": [[5], sharded], "c": []})
+    manager.join()
+    target = {"a": [[0, 0], [0, [x * 0, 0]]], "b": [[0], None], "c": [1]}
+    target["b"][1] = numbered((4, 2)).to("xla") * 0
+    torch_xla.sync()
+    xs.mark_sharding(target["b"][1], mesh, (None, None))
+    manager.restore(2, target)
+    (ones, (three, (restored, four))), (five, whole) = target["a"], target["b"]
+    assert (ones, three, four, five, target["c"]) == ([1, 2], 3, 4, [5], [])
+    assert torch.equal(restored.cpu(), numbered((4,)))
+    assert torch.equal(whole.cpu(), numbered((4, 2)))
+
+
+@pytest.mark.lanes("virtual-tpu")
+@pytest.mark.upstream("pytorch/xla#5753")
+@pytest.mark.usefixtures("one_process")
+def test_preemption(start_runtime: StartRuntime, tmp_path: Path) -> None:
+    """After a SIGTERM one of the next steps is saved, of whatever number."""
+    start_runtime(spmd=True)
+    manager = CheckpointManager(str(tmp_path / "steps"), 1000)
+    x = numbered((4,)).to("xla") * 1
+    assert not manager.save(1, {"x": x})
+    assert not manager.reached_preemption(2)
+    os.kill(os.getpid(), signal.SIGTERM)
+    until, step = time.monotonic() + 20, 3
+    while not manager.save_async(step, {"x": x}):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+        step += 1
+    manager.join()
+    assert manager.all_steps() == [step]
+    other = CheckpointManager(str(tmp_path / "steps"), 1000, chkpt_on_preemption=False)
+    restored = {"x": x * 0}
+    other.restore(step, restored)
+    assert torch.equal(restored["x"].cpu(), numbered((4,)))
+    with pytest.raises(AssertionError, match="Preemption detection not enabled"):
+        other.reached_preemption(step)
+
+
+OPTIMIZERS: dict[str, Any] = {
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.5, momentum=0.5),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.5),
+}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_primed_optimizer(topology: Topology, start_runtime: StartRuntime, optimizer: str) -> None:
+    """The optimizer gets its state, sharded as its parameters, and changes no number of theirs."""
+    start_runtime(spmd=True)
+    layout = grid(topology)
+    sharded, plain, frozen = (
+        torch.nn.Parameter(numbered((4, 4)).to("xla"), requires_grad=n < 2) for n in range(3)
+    )
+    for each in (sharded, frozen):
+        xs.mark_sharding(each, xla_mesh(layout), ("y", "x"))
+    made = OPTIMIZERS[optimizer]([{"params": [sharded, plain]}, {"params": [frozen]}])
+    assert prime_optimizer(made) is made
+    assert set(made.state) == {sharded, plain}
+    for each, specification in ((sharded, ("y", "x")), (plain, None)):
+        assert torch.equal(each.detach().cpu(), numbered((4, 4)))
+        zeros = [v for v in made.state[each].values() if v is not None and v.ndim == 2]
+        assert len(zeros) == (1 if optimizer == "momentum" else 2)
+        assert each.grad is not None
+        for zero in (*zeros, each.grad):
+            assert not zero.requires_grad
+            if specification:
+                check_placement(zero, numbered((4, 4)).numpy() * 0, layout, specification)
+            else:
+                assert not zero.cpu().any()
+    assert frozen.grad is None
