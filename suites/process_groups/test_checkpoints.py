@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch_xla
+import torch_xla.distributed.spmd as xs
 from torch.distributed import checkpoint
+from torch_xla import runtime as xr
 from torch_xla.core import xla_model as xm
-from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel, consolidate_sharded_ckpts
+from torch_xla.distributed.fsdp import (
+    XlaFullyShardedDataParallel,
+    consolidate_sharded_ckpts,
+    consolidate_sharded_model_checkpoints,
+)
 from torch_xla.distributed.zero_redundancy_optimizer import ZeroRedundancyOptimizer
+from torch_xla.experimental.distributed_checkpoint import CheckpointManager
 
 from harness.job.ranks import run_ranks
 from harness.model.topology import Topology
+from harness.session.fixtures import StartRuntime
 from suites.process_groups.training import (
     OPTIMIZERS,
     STEPS,
@@ -154,3 +163,97 @@ def test_distributed_checkpoint(topology: Topology, tmp_path: Path, backend: str
         return _outputs(other.to(torch_xla.device()))
 
     check(run_ranks(ask, topology), Trained([], _after(STEPS, topology.total).outputs))
+
+
+def _of_host(number: int, folder: Path) -> list[torch.Tensor]:
+    xr.use_spmd()
+    store = dist.FileStore(str(folder / "store"), 2)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group("gloo", store=store, rank=number, world_size=2)
+    mesh = xs.Mesh(range(8), (2, 4), ("host", "chip"))
+
+    def state(sign: int, *specifications: tuple[str | None, str | None]) -> dict[str, Any]:
+        values = [torch.arange(64.0).reshape(8, 8).mul(sign).to("xla") for _ in specifications]
+        for value, specification in zip(values, specifications, strict=True):
+            xs.mark_sharding(value, mesh, specification)
+        torch_xla.sync()
+        on_host = torch.arange(3.0) * sign
+        return {"hosts": values[0], "chips": values[1], "host": on_host, "n": sign}
+
+    manager = CheckpointManager(str(folder / "steps"), 1, chkpt_on_preemption=False)
+    for sign in (-3, 2):
+        manager.save(1, state(sign, ("host", "chip"), (None, "chip")))
+    dist.barrier()
+    target = state(0, ("chip", "host"), ("host", "chip"))
+    manager.restore(1, target)
+    assert (manager.all_steps(), target["n"]) == ([1, 1], 2)
+    return [target[name].cpu() for name in ("hosts", "chips", "host")]
+
+
+@pytest.mark.topologies("8@host")
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+def test_manager_of_hosts(topology: Topology, tmp_path: Path) -> None:
+    """Each host writes its shards, and the first one what all have; both read what they need."""
+    (tmp_path / "steps").mkdir()  # both managers would create it, and the second one fail
+    for got in run_ranks(lambda number: _of_host(number, tmp_path), topology):
+        whole = torch.arange(64.0).reshape(8, 8) * 2
+        torch.testing.assert_close(got, [whole, whole, torch.arange(3.0) * 2])
+    metadata = checkpoint.FileSystemReader(tmp_path / "steps" / "1").read_metadata()
+    writers = {
+        (index.fqn, *(index.offset or ())): info.relative_path[2]
+        for index, info in metadata.storage_data.items()
+    }
+    shards = {("hosts", 4 * n, 2 * m): str(n) for n in range(2) for m in range(4)}
+    shards |= {("chips", 0, 2 * n): "0" for n in range(4)}
+    assert writers == shards | {("host", 0): "0", ("n",): "0"}
+    sizes = [len((tmp_path / "steps" / "1" / f"__{n}_0.distcp").read_bytes()) for n in range(2)]
+    assert sizes[1] < sizes[0]
+
+
+@pytest.mark.topologies(1)
+@pytest.mark.parametrize("flat", [False, True], ids=["parameters", "flat"])
+def test_consolidated_files(
+    start_runtime: StartRuntime,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    flat: bool,
+) -> None:
+    """Files of all ranks, and no others, become one; where it is written is by default beside."""
+    start_runtime(spmd=False)
+    model = XlaFullyShardedDataParallel(net(torch.nn.BatchNorm1d(7)), flatten_parameters=flat)
+    state = {name: value.cpu() for name, value in model.state_dict().items()}
+    saved = {"model": state, "shard_metadata": model.get_shard_metadata()}
+    prefix = f"{tmp_path}/rank-"
+    torch.save(saved, f"{prefix}0.pth")
+    whole, path = consolidate_sharded_model_checkpoints(prefix, save_model=False)
+    assert path is None
+    assert len(list(tmp_path.iterdir())) == 1
+    expected = net(torch.nn.BatchNorm1d(7)).state_dict()
+    for name, value in expected.items():
+        torch.testing.assert_close(whole.pop(name), value)
+    assert not whole
+    monkeypatch.setattr("sys.argv", ["consolidate_sharded_ckpts", "--ckpt_prefix", prefix])
+    consolidate_sharded_ckpts.main()
+    written = tmp_path / "rank-_consolidated.pth"
+    loaded = torch.load(written)["model"]
+    assert sorted(loaded) == sorted(expected)
+    written.unlink()
+    with pytest.raises(AssertionError, match=r"Cannot find any files matching .*none"):
+        consolidate_sharded_model_checkpoints(prefix, "none")
+    torch.save(saved, f"{prefix}1.pth")
+    with pytest.raises(AssertionError, match=r"Expecting 1 files .* but got 2 files"):
+        consolidate_sharded_model_checkpoints(prefix)
+    saved["shard_metadata"]["world_size"] = 2
+    for number in range(2):
+        torch.save(saved, f"{prefix}{number}.pth")
+    with pytest.raises(AssertionError, match=r"Expecting rank 0 .* ranked 1 \(out of 2 files"):
+        consolidate_sharded_model_checkpoints(prefix)
+    for arguments in ([], ["--help"]):
+        monkeypatch.setattr("sys.argv", ["consolidate_sharded_ckpts", *arguments])
+        with pytest.raises(SystemExit):
+            consolidate_sharded_ckpts.main()
+    printed = capsys.readouterr()
+    assert "arguments are required: --ckpt_prefix" in printed.err
+    for text in ("path prefix of", "path suffix of", "save path of the output"):
+        assert f"The {text}" in " ".join(printed.out.split())

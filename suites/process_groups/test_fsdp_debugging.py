@@ -1,4 +1,4 @@
-"""FSDP's rarer ways: modules without storage, exchanges left out, other factors, and refusals."""
+"""FSDP's rarer ways: exchanges left out, other factors, containers, and printed progress."""
 
 from __future__ import annotations
 
@@ -39,63 +39,6 @@ def _fill(module: nn.Module) -> None:
 
 def _close(got: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(got.detach().cpu(), expected.detach(), rtol=1e-5, atol=1e-5)
-
-
-class Constant(nn.Module):
-    """A layer that is initialised with numbers that are known."""
-
-    def __init__(self, device: str = "meta") -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(3, 4, device=device))
-
-    def reset_parameters(self) -> None:
-        assert not torch.is_grad_enabled()
-        assert self.weight.device.type == "cpu"
-        self.weight.copy_(_numbered(3, 4))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x @ self.weight
-
-
-@one_chip
-def test_module_without_storage(start_runtime: StartRuntime) -> None:
-    """A module on the meta device initialises itself, or is initialised as its user wants."""
-    start_runtime(spmd=False)
-    x = _numbered(2, 3)
-    model = Fsdp(Constant())
-    _close(model(x.to("xla")), x @ _numbered(3, 4))
-    with torch.device("meta"):
-        layers = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
-    wrapped = Fsdp(layers, auto_wrap_policy=LINEAR, param_init_fn=_fill)
-    expected = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
-    expected.apply(_fill)
-    _close(wrapped(x.to("xla")), expected(x))
-    # Of a module that has its memory, nothing is initialised again.
-    plain = nn.Linear(3, 4)
-    expected_outputs = plain(x)
-    _close(Fsdp(plain, param_init_fn=_fill)(x.to("xla")), expected_outputs)
-
-
-@one_chip
-def test_refused_modules(start_runtime: StartRuntime) -> None:
-    """What can't be initialised or sharded is refused, with the reason."""
-    start_runtime(spmd=False)
-    with pytest.raises(ValueError, match="Expected 3 to be callable"):
-        Fsdp(Constant(), param_init_fn=3)
-    layers = nn.Sequential(nn.Linear(3, 4, device="meta"))
-    unable = pytest.warns(UserWarning, match="Unable to call")
-    with unable, pytest.raises(AttributeError, match="reset_parameters"):
-        Fsdp(layers)
-    for option in ("compute_dtype", "buffer_dtype"):
-        with pytest.raises(ValueError, match=f"{option} must be one of"):
-            Fsdp(nn.Linear(2, 2), **{option: torch.int32})
-    for left in ("sharding_rank", "sharding_world_size"):
-        given = {"sharding_groups": [[0]], "sharding_rank": 0, "sharding_world_size": 1}
-        del given[left]
-        with pytest.raises(ValueError, match="must be provided when sharding_groups"):
-            Fsdp(nn.Linear(2, 2), **given)
-    with pytest.raises(RuntimeError, match="Cannot wrap a module that is already wrapped"):
-        Fsdp(Fsdp(nn.Linear(2, 2)))
 
 
 @one_chip

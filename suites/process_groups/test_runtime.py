@@ -53,16 +53,16 @@ def test_processes(topology: Topology) -> None:
     """Each process has its own number and chip; all of them agree on the rest."""
     ranks = run_ranks(_says, topology)
     chips = topology.total // topology.process_count
-    for number, said in enumerate(ranks):
-        assert (said["device-type"], said["spmd"]) == ("TPU", False)
-        assert said["number"] == number
-        assert said["process"] == (number, topology.process_count)
-        assert said["world"] == topology.total
-        assert said["ordinal"] == number * chips
-        assert said["runtime"] == (topology.total, chips)
-        assert said["own"] == said["places"][number * chips]
-        assert said["host"] == number
-        assert said["master"] == ("127.0.0.1" if chips == 1 else None)
+    for number, answers in enumerate(ranks):
+        assert (answers["device-type"], answers["spmd"]) == ("TPU", False)
+        assert answers["number"] == number
+        assert answers["process"] == (number, topology.process_count)
+        assert answers["world"] == topology.total
+        assert answers["ordinal"] == number * chips
+        assert answers["runtime"] == (topology.total, chips)
+        assert answers["own"] == answers["places"][number * chips]
+        assert answers["host"] == number
+        assert answers["master"] == ("127.0.0.1" if chips == 1 else None)
     assert len(set(ranks[0]["places"])) == topology.total
 
 

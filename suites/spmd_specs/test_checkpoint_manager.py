@@ -156,7 +156,7 @@ def test_states_of_other_names(start_runtime: StartRuntime, tmp_path: Path) -> N
     xs.mark_sharding(sharded, mesh, ("x", None))
     assert manager.save_async(2, {"a": [[1, 2], [3, [x, 4]]], "b": [[5], sharded], "c": []})
     manager.join()
-    target = {"a": [[0, 0], [0, [x * 0, 0]]], "b": [[0], None], "c": [1]}
+    target: dict[str, Any] = {"a": [[0, 0], [0, [x * 0, 0]]], "b": [[0], None], "c": [1]}
     target["b"][1] = numbered((4, 2)).to("xla") * 0
     torch_xla.sync()
     xs.mark_sharding(target["b"][1], mesh, (None, None))
@@ -165,6 +165,21 @@ def test_states_of_other_names(start_runtime: StartRuntime, tmp_path: Path) -> N
     assert (ones, three, four, five, target["c"]) == ([1, 2], 3, 4, [5], [])
     assert torch.equal(restored.cpu(), numbered((4,)))
     assert torch.equal(whole.cpu(), numbered((4, 2)))
+
+
+@pytest.mark.upstream("pytorch/xla#7919")
+@pytest.mark.usefixtures("one_process")
+def test_partly_replicated(topology: Topology, start_runtime: StartRuntime, tmp_path: Path) -> None:
+    """A tensor of which two devices hold the same part is saved, too."""
+    start_runtime(spmd=True)
+    layout = grid(topology)
+    manager = CheckpointManager(str(tmp_path), 1, chkpt_on_preemption=False)
+    states = [{"x": numbered((4, 4)).mul(n).to("xla")} for n in (1, 0)]
+    for state in states:
+        xs.mark_sharding(state["x"], xla_mesh(layout), ("x", None))
+    assert manager.save(1, states[0])
+    manager.restore(1, states[1])
+    check_placement(states[1]["x"], numbered((4, 4)).numpy(), layout, ("x", None))
 
 
 @pytest.mark.lanes("virtual-tpu")
