@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from suites.multislice_flash_attention.plain_kernels import EVERYWHERE, copy, floats
+from suites.multislice_flash_attention.plain_kernels import EVERYWHERE, copy, custom_call, floats
 from suites.shared.jax_releases import needs_tpu_interpret_mode
 
 pytestmark = [
@@ -27,15 +26,6 @@ F32 = np.float32
 X = floats(16, 128)
 LIKE = jax.ShapeDtypeStruct(X.shape, F32)
 ROWS = pl.BlockSpec((8, 128), lambda i, *_: (i, 0))
-
-
-def custom_call(fn: Callable[..., Any], *operands: Any) -> tuple[dict[str, Any], str]:
-    """Return the configuration of the only custom call of a lowered function, and its line."""
-    lines = jax.jit(fn).lower(*operands).as_text().splitlines()
-    (line,) = (line for line in lines if "@tpu_custom_call" in line)
-    (text,) = re.findall(r'backend_config = "([^"]*)"', line)
-    configuration = json.loads(text.replace("\\22", '"').replace("\\0A", ""))
-    return configuration | configuration.pop("custom_call_config"), line
 
 
 def costs(options: dict[str, Any]) -> tuple[int, ...]:

@@ -88,12 +88,12 @@ def allowed(rule: Callable[[int, int], bool]) -> np.ndarray:
     return np.array([[rule(q, k) for k in range(LENGTH)] for q in range(LENGTH)])
 
 
-@pytest.mark.lanes("cpu")
 def test_masks_without_a_kernel(subtests: pytest.Subtests) -> None:
     """Which masks are one key of a dictionary, masks of arrays and of heads, and wrong ones."""
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernel
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as of
 
+    jax.devices()
     tril = np.tril(np.ones((6, 8), bool))
     make: dict[str, Callable[[], Any]] = {
         "array": lambda: of.NumpyMask(tril.copy()),
@@ -151,6 +151,7 @@ def test_masks_without_a_kernel(subtests: pytest.Subtests) -> None:
         "a line": lambda: of.NumpyMask(tril[0]),
         "numbers": lambda: of.NumpyMask(tril.astype(int)),
         "shards that do not divide": lambda: of.CausalMask((6, 8), shard_count=2),
+        "shards of a window": lambda: of.LocalMask((6, 8), (2, 1), 0, shard_count=2),
         "a list": lambda: of.FullMask([6, 8]),
         "one dimension": lambda: masks["causal"][0:1,],
         "a row": lambda: masks["causal"][0, 0:2],
@@ -162,6 +163,7 @@ def test_masks_without_a_kernel(subtests: pytest.Subtests) -> None:
         ),
     }
     if "chunked" in make:
+        wrong["shards of chunks"] = lambda: of.ChunkedCausalMask((6, 8), 2, shard_count=2)
         wrong["no chunk"] = lambda: of.ChunkedCausalMask((6, 8), 0)
         wrong["no chunk of an array"] = lambda: of.make_chunk_attention_mask((6, 8), 0)
     for name, fn in wrong.items():
