@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from jax.sharding import PartitionSpec
 
 from suites.multislice_flash_attention.plain_kernels import EVERYWHERE, copy, custom_call, floats
-from suites.shared.jax_releases import needs_tpu_interpret_mode
+from suites.shared.global_arrays import mesh_of
+from suites.shared.jax_releases import jitted, needs_tpu_interpret_mode
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),
@@ -268,3 +270,41 @@ def test_sizes_that_are_symbols(
             assert names[bounds] == f"{rows},n"
             assert set(names) == set(modules) <= {bounds, width}
             assert "stablehlo.divide" in modules[bounds]
+
+
+def test_where_results_are() -> None:
+    """Each memory has a number of XLA's; that of a semaphore, and the host's, too."""
+    if jax.__version_info__ >= (0, 9):
+        pytest.skip("newer JAX says in another place where results are")
+    semaphore = pltpu.SemaphoreType.DMA
+    at = pl.BlockSpec(memory_space=pltpu.SEMAPHORE)
+    signals = pl.pallas_call(
+        lambda x, out, done: None, (LIKE, semaphore), out_specs=(EVERYWHERE, at)
+    )
+    assert custom_call(signals, X)[0]["output_memory_colors"] == [-1, 2]
+    host = pl.BlockSpec(memory_space=pltpu.HOST)
+    copies = pl.pallas_call(
+        pltpu.sync_copy, pltpu.HOST(X.shape, X.dtype), in_specs=[EVERYWHERE], out_specs=host
+    )
+    assert custom_call(copies, X)[0]["output_memory_colors"] == [5]
+    assert (
+        not {"output_memory_colors", "input_memory_space_colors"}
+        & custom_call(pl.pallas_call(copy, LIKE), X)[0].keys()
+    )
+
+
+@pytest.mark.skipif(
+    jax.__version_info__ >= (0, 8), reason="this is asked of the releases that are known to do it"
+)
+@pytest.mark.topologies("4")
+def test_model_of_a_kernel_on_devices(capfd: pytest.CaptureFixture[str]) -> None:
+    """The program for a checker of races has as many devices as the mesh."""
+    fn = pl.pallas_call(copy, jax.ShapeDtypeStruct((4, 128), X.dtype))
+    spec = PartitionSpec("x")
+    jax.config.update("jax_pallas_dump_promela_to", "stdout")
+    try:
+        jitted(fn, mesh_of(4), (spec,), spec).lower(X)
+    finally:
+        jax.config.update("jax_pallas_dump_promela_to", "")
+    model = capfd.readouterr().out
+    assert "#define NDEVICE 4\n#define NCORE 1\n" in model

@@ -12,11 +12,9 @@ import jax
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from jax.sharding import PartitionSpec
 
-from suites.multislice_flash_attention.plain_kernels import EVERYWHERE, copy, custom_call, floats
-from suites.shared.global_arrays import mesh_of
-from suites.shared.jax_releases import jitted, needs_tpu_interpret_mode
+from suites.multislice_flash_attention.plain_kernels import copy, custom_call, floats
+from suites.shared.jax_releases import needs_tpu_interpret_mode
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),
@@ -89,6 +87,12 @@ def test_each_parameter(capfd: pytest.CaptureFixture[str], subtests: pytest.Subt
     with subtests.test("silent"):
         custom_call(pl.pallas_call(copy, LIKE), X)
         assert "pallas_call" not in capfd.readouterr().out
+    with subtests.test("a kernel of another core"):
+        if not hasattr(pltpu, "KernelType"):
+            pytest.skip("kernels of this release of JAX have no type of core")
+        params = pltpu.CompilerParams(kernel_type=pltpu.KernelType.SC_VECTOR_SUBCORE)
+        with pytest.raises(NotImplementedError, match="SC_VECTOR"):
+            jax.jit(pl.pallas_call(copy, LIKE, compiler_params=params)).lower(X)
 
 
 def test_values(subtests: pytest.Subtests) -> None:
@@ -121,12 +125,6 @@ def test_values(subtests: pytest.Subtests) -> None:
                 assert again == params
             with pytest.raises(dataclasses.FrozenInstanceError):
                 setattr(params, name, value)
-    with subtests.test("a kernel of another core"):
-        if "kernel_type" not in options:
-            pytest.skip("kernels of this release of JAX have no type of core")
-        params = pltpu.CompilerParams(kernel_type=options["kernel_type"])
-        with pytest.raises(NotImplementedError, match="SC_VECTOR"):
-            jax.jit(pl.pallas_call(copy, LIKE, compiler_params=params)).lower(X)
 
 
 def test_meshes_of_cores(subtests: pytest.Subtests) -> None:
@@ -147,41 +145,3 @@ def test_meshes_of_cores(subtests: pytest.Subtests) -> None:
             assert dict(made("c", **given).shape) == {"c": device.num_cores}
     with subtests.test("of both"), pytest.raises(ValueError, match="both"):
         made("c", devices=[device], num_cores=1)
-
-
-def test_where_results_are() -> None:
-    """Each memory has a number of XLA's; that of a semaphore, and the host's, too."""
-    if jax.__version_info__ >= (0, 9):
-        pytest.skip("newer JAX says in another place where results are")
-    semaphore = pltpu.SemaphoreType.DMA
-    at = pl.BlockSpec(memory_space=pltpu.SEMAPHORE)
-    signals = pl.pallas_call(
-        lambda x, out, done: None, (LIKE, semaphore), out_specs=(EVERYWHERE, at)
-    )
-    assert custom_call(signals, X)[0]["output_memory_colors"] == [-1, 2]
-    host = pl.BlockSpec(memory_space=pltpu.HOST)
-    copies = pl.pallas_call(
-        pltpu.sync_copy, pltpu.HOST(X.shape, X.dtype), in_specs=[EVERYWHERE], out_specs=host
-    )
-    assert custom_call(copies, X)[0]["output_memory_colors"] == [5]
-    assert (
-        not {"output_memory_colors", "input_memory_space_colors"}
-        & custom_call(pl.pallas_call(copy, LIKE), X)[0].keys()
-    )
-
-
-@pytest.mark.skipif(
-    jax.__version_info__ >= (0, 8), reason="this is asked of the releases that are known to do it"
-)
-@pytest.mark.topologies("4")
-def test_model_of_a_kernel_on_devices(capfd: pytest.CaptureFixture[str]) -> None:
-    """The program for a checker of races has as many devices as the mesh."""
-    fn = pl.pallas_call(copy, jax.ShapeDtypeStruct((4, 128), X.dtype))
-    spec = PartitionSpec("x")
-    jax.config.update("jax_pallas_dump_promela_to", "stdout")
-    try:
-        jitted(fn, mesh_of(4), (spec,), spec).lower(X)
-    finally:
-        jax.config.update("jax_pallas_dump_promela_to", "")
-    model = capfd.readouterr().out
-    assert "#define NDEVICE 4\n#define NCORE 1\n" in model
