@@ -74,11 +74,13 @@ def test_facts(subtests: pytest.Subtests) -> None:
                 aval.shape for aval in (*of.in_avals, *of.out_avals)
             ]
             assert [aval.shape for aval in back.out_avals] == [aval.shape for aval in of.in_avals]
-            there = [str(hlo) for hlo in (*of.in_shardings_hlo, *of.out_shardings_hlo)]
-            needed = [n for n in range(len(there)) if n in back.module_kept_var_idx]
+            written_as = [str(hlo) for hlo in (*of.in_shardings_hlo, *of.out_shardings_hlo)]
+            needed = [n for n in range(len(written_as)) if n in back.module_kept_var_idx]
             assert {0, 1, 3, 4, 5, 6} >= set(needed) >= {0, 1, 3, 4, 5}
-            assert [str(back.in_shardings_hlo[n]) for n in needed] == [there[n] for n in needed]
-            assert [str(hlo) for hlo in back.out_shardings_hlo] == there[: len(arguments)]
+            assert [str(back.in_shardings_hlo[n]) for n in needed] == [
+                written_as[n] for n in needed
+            ]
+            assert [str(hlo) for hlo in back.out_shardings_hlo] == written_as[: len(arguments)]
             assert list(back.disabled_safety_checks) == checks
             assert back.has_vjp() == (name == "exported")
     with subtests.test("nothing given"):
@@ -99,7 +101,7 @@ def test_registered_classes(subtests: pytest.Subtests) -> None:
     """A registration gives the class back, and what is written has its name."""
     jax.devices()
     jax.tree_util.register_pytree_node(
-        Box, lambda box: ((box.value,), box.label), lambda label, values: Box(*values, label)
+        Box, lambda box: ((box.value,), box.label), lambda label, values: Box(values[0], label)
     )
     Row = collections.namedtuple("Row", ["first", "second"])  # noqa: PYI024 - as users write it
     made = export.register_pytree_node_serialization(

@@ -132,7 +132,8 @@ def test_groups_of_other_sizes(subtests: pytest.Subtests) -> None:
     with subtests.test("on a TPU"), pytest.raises(ValueError, match="same size"):
         mapped(groups).lower(x)
     got = mapped(alike)(x)
-    for result, reducer in zip(got, (np.sum, np.max, np.min), strict=True):
+    reducers: tuple[Any, ...] = (np.sum, np.max, np.min)
+    for result, reducer in zip(got, reducers, strict=True):
         own = np.empty_like(x)
         for group in alike:
             own[group] = reducer(x[group], axis=0)
@@ -144,7 +145,7 @@ def test_groups_of_other_sizes(subtests: pytest.Subtests) -> None:
 
 def lowered_for_gpus(fn: Any) -> str:
     """Return the program of a function of each device's two numbers."""
-    program = jitted(fn, mesh_of(8), (Spec("x"),), Spec("x"))
+    program: Any = jitted(fn, mesh_of(8), (Spec("x"),), Spec("x"))
     x = np.arange(16, dtype=np.float32)
     return str(program.trace(x).lower(lowering_platforms=("cuda",)).as_text())
 

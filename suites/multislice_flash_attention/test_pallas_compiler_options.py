@@ -303,7 +303,8 @@ def test_model_of_a_kernel_on_devices(capfd: pytest.CaptureFixture[str]) -> None
     spec = PartitionSpec("x")
     jax.config.update("jax_pallas_dump_promela_to", "stdout")
     try:
-        jitted(fn, mesh_of(4), (spec,), spec).lower(X)
+        program: Any = jitted(fn, mesh_of(4), (spec,), spec)
+        program.lower(X)
     finally:
         jax.config.update("jax_pallas_dump_promela_to", "")
     model = capfd.readouterr().out

@@ -47,13 +47,14 @@ def mask_of(name: str, of: Any) -> tuple[Any, np.ndarray]:
     if name in ("heads", "one", "pairs"):
         order = {"heads": [0, 1, 2, 3], "one": [2] * 4, "pairs": [0, 0, 1, 1]}[name]
         return of.MultiHeadMask([arrays[n] for n in order]), numbers[order]
-    masks, rule = {
+    rules: dict[str, tuple[Any, np.ndarray]] = {
         "causal": (lambda: of.CausalMask(SHAPE), k <= q),
         "later": (lambda: of.CausalMask(SHAPE, 5), k <= q + 5),
         "local": (lambda: of.LocalMask(SHAPE, (2, 3), 1), (q - 1 <= k) & (k <= q + 4)),
         "chunked": (lambda: of.ChunkedCausalMask(SHAPE, 4), (k <= q) & (q // 4 == k // 4)),
         "rules": (lambda: of.CausalMask(SHAPE), k <= q),
-    }[name]
+    }
+    masks, rule = rules[name]
     heads = [masks() for _ in range(HEADS)]
     expected = np.stack([rule] * HEADS)
     if name == "rules":
@@ -130,7 +131,11 @@ def test_blocks_are_the_mask(dkv: bool, subtests: pytest.Subtests) -> None:
     process = info.process_mask_dkv if dkv else info.process_mask
     for name, shards, shrink in product(NAMES, SHARDS, (True, False)):
         mask, expected = mask_of(name, of)
-        options = {"head_shards": shards[0], "q_seq_shards": shards[1], "shrink_grid": shrink}
+        options: dict[str, Any] = {
+            "head_shards": shards[0],
+            "q_seq_shards": shards[1],
+            "shrink_grid": shrink,
+        }
         tables, function = process(mask, BLOCK, downcast_smem_data=shrink, **options)
         with subtests.test(mask=name, **options):
             np.testing.assert_array_equal(whole(tables, function, shards, dkv=dkv), expected)
