@@ -89,3 +89,45 @@ def test_hook_with_too_few_arguments(start_runtime: StartRuntime, hook: str) -> 
         distribute_module(
             nn.ReLU(), DeviceMesh("xla", ranks((4,))), **{hook: lambda module: module}
         )
+
+
+@pytest.mark.topologies(4)
+def test_hooks_of_older_code(start_runtime: StartRuntime) -> None:
+    """Hooks that don't take the module still work, with a warning, and get the given mesh."""
+    start_runtime(spmd=True)
+    mesh = DeviceMesh("xla", ranks((4,)))
+    meshes: list[DeviceMesh] = []
+
+    def before(inputs: Any, own: DeviceMesh) -> torch.Tensor:
+        meshes.append(own)
+        return distribute_tensor(inputs[0] * 2, own, (S0,))
+
+    def after(outputs: Any, own: DeviceMesh) -> Any:
+        meshes.append(own)
+        return outputs + 1
+
+    with pytest.warns(UserWarning, match="Deprecating") as warned:
+        module = distribute_module(nn.ReLU(), mesh, input_fn=before, output_fn=after)
+    texts = [str(each.message) for each in warned if "Deprecating" in str(each.message)]
+    assert [text.split()[1] for text in texts] == ["input_fn", "output_fn"]
+    result = module(seeded_batch().to("xla"))
+    torch.testing.assert_close(result.cpu(), torch.relu(seeded_batch() * 2) + 1)
+    assert meshes == [mesh, mesh]
+
+
+@pytest.mark.lanes("virtual-tpu")
+@pytest.mark.topologies(4)
+@pytest.mark.upstream("pytorch/xla#6322")
+@pytest.mark.emulated
+def test_automatic_policy(start_runtime: StartRuntime) -> None:
+    """The module goes to the devices, and the compiler is to shard it, which only a TPU's does."""
+    from torch_xla.distributed.spmd.api import auto_policy
+
+    start_runtime(spmd=True)
+    mesh = DeviceMesh("xla", ranks((4,)))
+    module = distribute_module(seeded_model(), mesh, auto_policy)
+    assert {p.device.type for p in module.parameters()} == {"xla"}
+    with pytest.raises(RuntimeError, match="the program is to be sharded automatically"):
+        module(seeded_batch().to("xla")).cpu()
+    with pytest.raises(AssertionError, match="requires module to be on cpu"):
+        distribute_module(module, mesh, auto_policy)

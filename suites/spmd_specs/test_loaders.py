@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 import torch
 import torch_xla.distributed.spmd as xs
 from torch_xla.core import xla_model as xm
+from torch_xla.debug import metrics
+from torch_xla.debug import profiler as xp
 from torch_xla.distributed.data_parallel import DataParallel
 from torch_xla.distributed.parallel_loader import MpDeviceLoader, ParallelLoader
 
@@ -145,3 +148,65 @@ def test_no_devices(start_runtime: StartRuntime) -> None:
 
     assert parallel(loop, Batches(2)) == [(model, torch.device("cpu"), [0, 1])]
     assert parallel.devices == ["cpu"]
+
+
+@pytest.mark.upstream("pytorch/xla#2710")
+def test_executions(start_runtime: StartRuntime) -> None:
+    """Each batch, or so many together, is an execution, unless a trace of steps has begun one."""
+    start_runtime(spmd=False)
+
+    def executions(traced: bool, **options: Any) -> int:
+        before = metrics.counter_value("MarkStep") or 0
+        loader = MpDeviceLoader([numbered((2,))] * 7, "xla:0", **options)
+        sums = []
+        for batch in loader:
+            if traced:
+                with xp.StepTrace("step"):
+                    sums.append((batch + 1).sum())
+            else:
+                sums.append((batch + 1).sum())
+        count = (metrics.counter_value("MarkStep") or 0) - before
+        assert [x.item() for x in sums] == [3.0] * 7
+        return int(count)
+
+    # The question that has no answer, and the end, are two more.
+    assert executions(traced=False) == 7 + 2
+    assert executions(traced=False, batches_per_execution=1) == 7 + 2
+    assert executions(traced=False, batches_per_execution=2) == 7 // 2 + 2
+    assert executions(traced=False, batches_per_execution=3) == 7 // 3 + 1
+    assert executions(traced=True) == 1 + 7 + 1
+
+
+def test_waiting_batches(start_runtime: StartRuntime) -> None:
+    """No more are read, and sent, than the queues hold, and closing the loader ends its threads."""
+    start_runtime(spmd=False)
+    read: list[int] = []
+
+    def endless() -> Iterator[torch.Tensor]:
+        while True:
+            read.append(len(read))
+            yield numbered((2,))
+
+    loader = ParallelLoader(
+        endless(),
+        ["xla:0", "xla:1"],
+        loader_prefetch_size=2,
+        device_prefetch_size=3,
+        host_to_device_transfer_threads=2,
+    )
+    assert loader.batches_per_execution == 1
+    own = loader.per_device_loader("xla:1")
+    assert iter(own) is own
+    for _ in range(4):
+        assert str(next(own).device) == "xla:1"
+    threads = list(loader._threads)
+    assert len(threads) == 1 + 2 * 2
+    deadline = time.monotonic() + 10
+    count = -1
+    while count != len(read) and time.monotonic() < deadline:
+        count = len(read)
+        time.sleep(0.05)
+    # Of each device: in both queues, in both threads' hands, and what was taken; one in the reader.
+    assert 2 * 4 <= count <= 2 * (2 + 3 + 2 * 3 + 4) + 2
+    loader.close()
+    assert not any(each.is_alive() for each in threads)
