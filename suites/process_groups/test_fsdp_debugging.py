@@ -13,6 +13,7 @@ import torch
 import torch_xla
 from torch import nn
 from torch_xla.core import xla_model as xm
+from torch_xla.debug import metrics
 from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel as Fsdp
 from torch_xla.distributed.fsdp import wrap
 
@@ -47,7 +48,11 @@ def test_attributes_of_the_module(start_runtime: StartRuntime) -> None:
     start_runtime(spmd=False)
     layers = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
     layers.note = "kept"
+    steps = metrics.counter_value("MarkStep") or 0
+    Fsdp(nn.Linear(3, 4), execute_sharding_on_init=False)
+    assert (metrics.counter_value("MarkStep") or 0) == steps
     model = Fsdp(layers, compute_dtype=torch.bfloat16, flatten_parameters=False)
+    assert metrics.counter_value("MarkStep") == steps + 1
     assert (model.note, model[1]) == ("kept", layers[1])
     for text in (
         "world_size=1, rank=0",
@@ -158,6 +163,33 @@ def test_dummy_forward(start_runtime: StartRuntime) -> None:
     assert outputs.shape == (1,)
     expected = 2 * x.mean() + sum(_numbered(*s).mean() for s in ((4, 3), (4,), (2, 4), (2,)))
     _close(outputs[0], expected)
+
+
+@one_chip
+def test_barriers(start_runtime: StartRuntime) -> None:
+    """What the compiler may not move: in both passes, in one of them, or nothing."""
+    start_runtime(spmd=False)
+
+    def barriers(forward: bool, backward: bool, **options: Any) -> int:
+        layers = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+        layers[0].bias.requires_grad_(False)
+        model = Fsdp(
+            layers,
+            auto_wrap_policy=LINEAR,
+            optimization_barrier_in_forward=forward,
+            optimization_barrier_in_backward=backward,
+            **options,
+        )
+        loss = model(_numbered(2, 3).to("xla").requires_grad_()).sum()
+        loss.backward()
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        return xm.get_stablehlo([loss, *gradients]).count("stablehlo.optimization_barrier")
+
+    both, forward, backward = barriers(True, True), barriers(True, False), barriers(False, True)
+    assert barriers(False, False) == 0
+    assert 0 < forward < both
+    assert 0 < backward < both
+    assert barriers(True, True, _debug_dummy_optimization_barrier_op=True) == 0
 
 
 @one_chip
