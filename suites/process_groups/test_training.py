@@ -14,11 +14,14 @@ from harness.job.ranks import run_ranks
 from harness.model.topology import Topology
 from suites.process_groups.training import (
     OPTIMIZERS,
+    STEPS,
     AllReduced,
     Trained,
+    batch,
     check,
     in_one_process,
     net,
+    own,
     probe,
     train,
 )
@@ -81,6 +84,73 @@ def test_zero1(topology: Topology, options: str) -> None:
     plain = net()
     adam = OPTIMIZERS["adam"](plain.parameters())
     check(ranks, in_one_process(plain, adam, topology.total, clip=ZERO[options].get("max_norm")))
+
+
+GROUPS = [[0, 2], [1, 3]]
+
+
+def _in_groups(number: int) -> tuple[list[torch.Tensor], list[float], str]:
+    """Train in groups of two ranks; return the parameters, losses and norms, and a refusal."""
+    device = XLA.join()
+    model = net().to(device)
+    layers = [{"params": model[0].parameters()}, {"params": model[2].parameters(), "lr": 0.05}]
+    options = {"grad_norm_groups": [[0, 1], [2, 3]], "max_norm": 0.5, "lazy_init": True}
+    update = ZeroRedundancyOptimizer(layers, torch.optim.SGD, lr=0.2, momentum=0.9, **options)
+    update.sharding_groups = [[other for other in range(4) if other != number]]
+    try:
+        update.init_zero()
+    except ValueError as error:
+        refused = str(error)
+    update.sharding_groups = GROUPS
+    update.init_zero()
+    numbers: list[float] = []
+    for step in range(STEPS):
+        x, y = (own(rows, number).to(device) for rows in batch(step, 4))
+
+        def closure(x: torch.Tensor = x, y: torch.Tensor = y) -> torch.Tensor:
+            assert torch.is_grad_enabled()
+            update.zero_grad()
+            loss = torch.nn.functional.mse_loss(model(x), y)
+            loss.backward()
+            return loss
+
+        update.param_groups[1]["lr"] *= 0.5
+        loss = update.step(closure)
+        XLA.end_step()
+        numbers += [loss.item(), update.grad_norm.item()]
+    shapes = {n: p.shape for n, p in enumerate(model.parameters())}
+    assert update.get_shape_info() == shapes
+    return [p.detach().cpu() for p in model.parameters()], numbers, refused
+
+
+def test_zero1_in_groups(topology: Topology) -> None:
+    """Each group trains by itself, but for the norm, which two ranks of both have together."""
+    results = run_ranks(_in_groups, topology)
+    models = [net(), net()]
+    updates = [
+        torch.optim.SGD(
+            [{"params": m[0].parameters()}, {"params": m[2].parameters(), "lr": 0.05}],
+            lr=0.2,
+            momentum=0.9,
+        )
+        for m in models
+    ]
+    norms: list[float] = []
+    for step in range(STEPS):
+        for ranks, model, update in zip(GROUPS, models, updates, strict=True):
+            x, y = (torch.cat([own(rows, rank) for rank in ranks]) for rows in batch(step, 4))
+            update.zero_grad()
+            torch.nn.functional.mse_loss(model(x), y).backward()
+            update.param_groups[1]["lr"] *= 0.5
+        norm = torch.nn.utils.clip_grad_norm_([p for m in models for p in m.parameters()], 0.5)
+        for update in updates:
+            update.step()
+        norms.append(norm.item())
+    for rank, (parameters, numbers, refused) in enumerate(results):
+        assert f"Current rank {rank} is missing from the sharding_groups" in refused
+        torch.testing.assert_close(numbers[1::2], norms, rtol=1e-4, atol=1e-4)
+        expected = [p.detach() for p in models[rank % 2].parameters()]
+        torch.testing.assert_close(parameters, expected, rtol=1e-4, atol=1e-4)
 
 
 def _normed(*, last_in_training: bool) -> Trained:
