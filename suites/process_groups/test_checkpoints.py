@@ -255,5 +255,7 @@ def test_consolidated_files(
             consolidate_sharded_ckpts.main()
     printed = capsys.readouterr()
     assert "arguments are required: --ckpt_prefix" in printed.err
+    assert f"found 1 checkpoint files in {prefix}*.pth" in printed.out
+    assert f"saved consolidated model to {written}" in printed.out
     for text in ("path prefix of", "path suffix of", "save path of the output"):
         assert f"The {text}" in " ".join(printed.out.split())

@@ -193,16 +193,44 @@ def test_barriers(start_runtime: StartRuntime) -> None:
 
 
 @one_chip
+def test_buckets_of_gradients(start_runtime: StartRuntime) -> None:
+    """An exchange for each gradient, or for as many as are larger than the bucket together."""
+    start_runtime(spmd=False)
+
+    def exchanges(**options: Any) -> int:
+        layers = nn.Sequential(*(nn.Linear(384, 384, bias=False) for _ in range(4)))  # 0.56 MiB
+        model = Fsdp(layers, pin_layout_in_collective_ops=False, **options)
+        model(torch.ones(2, 384, device="xla")).sum().backward()
+        gradients = [p.grad for p in model.parameters()]
+        text = torch_xla._XLAC._get_xla_tensors_hlo(gradients)
+        return len(re.findall(r" reduce-scatter\(", text))
+
+    assert exchanges() == 4
+    assert exchanges(reduce_scatter_bucket_size_mb=1) == 2
+    assert exchanges(reduce_scatter_bucket_size_mb=3) == 1
+
+
+@one_chip
 def test_printed_progress(start_runtime: StartRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
     """With its name, each wrapper prints how many parameters it has, and its synchronizations."""
     start_runtime(spmd=False)
     # The default is what was standard output at the import, which pytest has closed.
     output = StringIO()
     monkeypatch.setitem(xm.master_print.__kwdefaults__, "fd", output)
-    layers = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2, bias=False))
+    layers, plain = (
+        nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2, bias=False)).apply(_fill) for _ in range(2)
+    )
     options = {"_debug_print": True, "_debug_msg": "mine", "sync_on_finalization": True}
-    model = Fsdp(layers, auto_wrap_policy=LINEAR, **options)
-    model(_numbered(2, 3).to("xla")).sum().backward()
+    model = Fsdp(layers, auto_wrap_policy=LINEAR, shard_param_on_dim_0=True, **options)
+    x = _numbered(2, 4, 3)
+    own, leaf = x.to("xla").requires_grad_(), x.clone().requires_grad_()
+    model(own).square().sum().backward()
+    plain(leaf).square().sum().backward()
+    pairs = zip([own, *model.parameters()], [leaf, *plain.parameters()], strict=True)
+    for got, expected in pairs:
+        assert got.grad is not None
+        assert expected.grad is not None
+        _close(got.grad, expected.grad)
     printed = output.getvalue()
     assert printed.count("root FSDP got 3 total params (_debug_msg: mine)") == 1
     assert printed.count("called in FSDP _wait_for_post_backward (_debug_msg: mine)") == 1
@@ -276,7 +304,10 @@ def test_wrong_order(start_runtime: StartRuntime, capsys: pytest.CaptureFixture[
 
     outer = Fsdp(nn.Sequential(Fsdp(Asking(3, 2))))
     outer(torch.ones(2, 3, device="xla"))
-    assert re.search("ERROR: expected to be in states", capsys.readouterr().out)
+    printed = capsys.readouterr()
+    assert re.search("ERROR: expected to be in states", printed.out)
+    assert "Asserting FSDP instance is: XlaFullyShardedDataParallel(" in printed.out
+    assert "set_gradient_divide_factors" in printed.err
     with pytest.raises(AssertionError, match="only be called on the root"):
         outer[0].clip_grad_norm_(1.0)
     assert outer.clip_grad_norm_(1.0).item() == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -194,7 +195,9 @@ def _objects(number: int, folder: Path) -> dict[str, Any]:
     xm.add_step_closure(lambda: closed.append("later"), run_async=True)
     answers["before"] = list(closed)
     torch_xla.sync()
-    xm._get_device_context().async_closure_handler.run_all([])
+    until = time.monotonic() + 10
+    while "later" not in closed and time.monotonic() < until:
+        time.sleep(0.01)  # a thread calls it
     answers["closed"] = sorted(map(str, closed))
     torch_xla.sync()
     answers["once"] = len(closed)

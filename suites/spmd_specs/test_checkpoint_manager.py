@@ -14,6 +14,7 @@ import torch.distributed as dist
 import torch_xla
 import torch_xla.distributed.spmd as xs
 from torch.distributed.checkpoint.api import CheckpointException
+from torch_xla.debug import metrics
 from torch_xla.experimental.distributed_checkpoint import CheckpointManager, prime_optimizer
 
 from harness.model.topology import Topology
@@ -225,7 +226,9 @@ def test_primed_optimizer(topology: Topology, start_runtime: StartRuntime, optim
     for each in (sharded, frozen):
         xs.mark_sharding(each, xla_mesh(layout), ("y", "x"))
     made = OPTIMIZERS[optimizer]([{"params": [sharded, plain]}, {"params": [frozen]}])
+    steps = metrics.counter_value("MarkStep") or 0
     assert prime_optimizer(made) is made
+    assert metrics.counter_value("MarkStep") == steps + 2  # parameters first, then their states
     assert set(made.state) == {sharded, plain}
     for each, specification in ((sharded, ("y", "x")), (plain, None)):
         assert torch.equal(each.detach().cpu(), numbered((4, 4)))
