@@ -135,9 +135,11 @@ def test_meshes_of_cores(subtests: pytest.Subtests) -> None:
     for key, mesh in meshes.items():
         with subtests.test(mesh=key):
             assert dict(mesh.shape) == {key[0]: int(key[1])}
-            assert [core.id for core in mesh.devices.flat] == list(range(int(key[1])))
             assert hash(mesh) == hash(made(key[0], num_cores=int(key[1])))
             assert len({hash(other) for other in meshes.values()}) == len(meshes)
+            if not hasattr(mesh, "devices"):
+                continue  # meshes of JAX 0.12 keep the number of cores
+            assert [core.id for core in mesh.devices.flat] == list(range(int(key[1])))
             with pytest.raises(ValueError, match="read-only"):
                 mesh.devices[0] = None
     for given in ({}, {"devices": [device]}):
