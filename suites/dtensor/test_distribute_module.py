@@ -14,6 +14,7 @@ from harness.session.fixtures import StartRuntime
 from suites.dtensor.layouts import FUNCTIONALIZATION, S0, R, quiet_upstream, ranks
 from suites.dtensor.models import seeded_batch, seeded_model
 from suites.dtensor.shards import assert_functionalization, assert_held, assert_value
+from suites.shared.torch_xla_releases import since_2_9
 
 pytestmark = [
     pytest.mark.lanes("cpu", "virtual-*"),
@@ -92,6 +93,7 @@ def test_hook_with_too_few_arguments(start_runtime: StartRuntime, hook: str) -> 
 
 
 @pytest.mark.topologies(4)
+@since_2_9
 def test_hooks_of_older_code(start_runtime: StartRuntime) -> None:
     """Hooks that don't take the module still work, with a warning, and get the given mesh."""
     start_runtime(spmd=True)
@@ -119,6 +121,7 @@ def test_hooks_of_older_code(start_runtime: StartRuntime) -> None:
 @pytest.mark.topologies(4)
 @pytest.mark.upstream("pytorch/xla#6322")
 @pytest.mark.emulated
+@since_2_9
 def test_automatic_policy(start_runtime: StartRuntime) -> None:
     """The module goes to the devices, and the compiler is to shard it, which only a TPU's does."""
     from torch_xla.distributed.spmd.api import auto_policy

@@ -37,6 +37,7 @@ from suites.process_groups.training import (
     train,
 )
 from suites.shared.backends import TorchXla
+from suites.shared.torch_xla_releases import since_2_9
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),
@@ -190,6 +191,7 @@ def _of_host(number: int, folder: Path) -> list[torch.Tensor]:
     return [target[name].cpu() for name in ("hosts", "chips", "host")]
 
 
+@since_2_9
 @pytest.mark.topologies("8@host")
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 def test_manager_of_hosts(topology: Topology, tmp_path: Path) -> None:
@@ -210,6 +212,7 @@ def test_manager_of_hosts(topology: Topology, tmp_path: Path) -> None:
     assert sizes[1] < sizes[0]
 
 
+@since_2_9
 @pytest.mark.topologies(1)
 @pytest.mark.parametrize("flat", [False, True], ids=["parameters", "flat"])
 def test_consolidated_files(

@@ -21,8 +21,13 @@ from harness.job.ranks import run_ranks
 from harness.model.topology import Topology
 from harness.session.fixtures import StartRuntime
 from suites.shared.backends import join_replicas
+from suites.shared.torch_xla_releases import since_2_9
 
-pytestmark = [pytest.mark.lanes("virtual-tpu"), pytest.mark.upstream("pytorch/xla#4664")]
+pytestmark = [
+    pytest.mark.lanes("virtual-tpu"),
+    pytest.mark.upstream("pytorch/xla#4664"),
+    since_2_9,
+]
 one_chip = pytest.mark.topologies(1)
 LINEAR = partial(wrap.transformer_auto_wrap_policy, transformer_layer_cls={nn.Linear})
 

@@ -11,11 +11,13 @@ from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel as Fsdp
 from torch_xla.distributed.fsdp import wrap
 
 from harness.session.fixtures import StartRuntime
+from suites.shared.torch_xla_releases import since_2_9
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),
     pytest.mark.topologies(1),
     pytest.mark.upstream("pytorch/xla#4664"),
+    since_2_9,
 ]
 
 

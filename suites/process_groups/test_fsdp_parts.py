@@ -19,11 +19,13 @@ from torch_xla.distributed.fsdp.xla_flatten_params_wrapper import (
 )
 
 from harness.session.fixtures import StartRuntime
+from suites.shared.torch_xla_releases import since_2_9
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),
     pytest.mark.topologies(1),
     pytest.mark.upstream("pytorch/xla#3431"),
+    since_2_9,
 ]
 
 

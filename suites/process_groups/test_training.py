@@ -26,6 +26,7 @@ from suites.process_groups.training import (
     train,
 )
 from suites.shared.backends import TorchXla
+from suites.shared.torch_xla_releases import since_2_9
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),
@@ -123,6 +124,7 @@ def _in_groups(number: int) -> tuple[list[torch.Tensor], list[float], str]:
     return [p.detach().cpu() for p in model.parameters()], numbers, refused
 
 
+@since_2_9
 def test_zero1_in_groups(topology: Topology) -> None:
     """Each group trains by itself, but for the norm, which two ranks of both have together."""
     results = run_ranks(_in_groups, topology)

@@ -20,6 +20,7 @@ from torch_xla.experimental.distributed_checkpoint import CheckpointManager, pri
 from harness.model.topology import Topology
 from harness.oracles.sharding import Layout, check_placement
 from harness.session.fixtures import StartRuntime
+from suites.shared.torch_xla_releases import since_2_9
 from suites.spmd_specs.meshes import grid, numbered, shuffled, xla_mesh
 
 pytestmark = [
@@ -117,6 +118,7 @@ def test_without_a_group(start_runtime: StartRuntime, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("one_process")
+@since_2_9
 def test_oldest_step(topology: Topology, start_runtime: StartRuntime, tmp_path: Path) -> None:
     """The step that was saved first is deleted first, also by a manager that found the others."""
     start_runtime(spmd=True)
@@ -145,6 +147,7 @@ def test_oldest_step(topology: Topology, start_runtime: StartRuntime, tmp_path: 
 
 
 @pytest.mark.usefixtures("one_process")
+@since_2_9
 def test_states_of_other_names(start_runtime: StartRuntime, tmp_path: Path) -> None:
     """A state whose parts would have the same name is refused; numbers as keys are names."""
     start_runtime(spmd=True)
@@ -170,6 +173,7 @@ def test_states_of_other_names(start_runtime: StartRuntime, tmp_path: Path) -> N
 
 @pytest.mark.upstream("pytorch/xla#7919")
 @pytest.mark.usefixtures("one_process")
+@since_2_9
 def test_partly_replicated(topology: Topology, start_runtime: StartRuntime, tmp_path: Path) -> None:
     """A tensor of which two devices hold the same part is saved, too."""
     start_runtime(spmd=True)
@@ -186,6 +190,7 @@ def test_partly_replicated(topology: Topology, start_runtime: StartRuntime, tmp_
 @pytest.mark.lanes("virtual-tpu")
 @pytest.mark.upstream("pytorch/xla#5753")
 @pytest.mark.usefixtures("one_process")
+@since_2_9
 def test_preemption(start_runtime: StartRuntime, tmp_path: Path) -> None:
     """After a SIGTERM one of the next steps is saved, of whatever number."""
     start_runtime(spmd=True)
@@ -216,6 +221,7 @@ OPTIMIZERS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@since_2_9
 def test_primed_optimizer(topology: Topology, start_runtime: StartRuntime, optimizer: str) -> None:
     """The optimizer gets its state, sharded as its parameters, and changes no number of theirs."""
     start_runtime(spmd=True)

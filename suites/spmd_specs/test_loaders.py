@@ -151,6 +151,7 @@ def test_no_devices(start_runtime: StartRuntime) -> None:
 
 
 @pytest.mark.upstream("pytorch/xla#2710")
+@since_2_9
 def test_executions(start_runtime: StartRuntime) -> None:
     """Each batch, or so many together, is an execution, unless a trace of steps has begun one."""
     start_runtime(spmd=False)
@@ -177,6 +178,7 @@ def test_executions(start_runtime: StartRuntime) -> None:
     assert executions(traced=True) == 1 + 7 + 1
 
 
+@since_2_9
 def test_waiting_batches(start_runtime: StartRuntime) -> None:
     """No more are read, and sent, than the queues hold, and closing the loader ends its threads."""
     start_runtime(spmd=False)
