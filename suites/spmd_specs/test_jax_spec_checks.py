@@ -92,15 +92,12 @@ def test_names_of_axes(subtests: pytest.Subtests) -> None:
             assert all(RIGHT[other] == (rows, columns) for other in same)
             moved = NamedSharding(mesh, Spec(*entries), memory_kind="pinned_host")
             assert moved == at.with_memory_kind("pinned_host") != at
-            for axis in SIZES:
-                name = {"data": "d", "model": "m", "one": "o"}
-                other = Mesh(devices, tuple(name[n] if n == axis else n for n in SIZES))
-                used = repr(axis) in str(entries)
-                if used:
-                    with pytest.raises(ValueError, match=axis):
-                        NamedSharding(other, Spec(*entries))
-                else:
-                    assert NamedSharding(other, Spec(*entries)) != at
+            other = Mesh(devices, ("data", "m", "one"))
+            if "'model'" in str(entries):
+                with pytest.raises(ValueError, match="model"):
+                    NamedSharding(other, Spec(*entries))
+            else:
+                assert NamedSharding(other, Spec(*entries)) != at
     for entries in WRONG:
         # An axis twice is an error of a class of JAX's own.
         with subtests.test(wrong=entries), pytest.raises(Exception, match=r"duplicate|not found"):
