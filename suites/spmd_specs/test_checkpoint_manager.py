@@ -141,9 +141,27 @@ def test_oldest_step(topology: Topology, start_runtime: StartRuntime, tmp_path: 
     assert second.save(1, state)
     assert second.all_steps() == [1, 4]
     assert sorted(each.name for each in path.iterdir()) == ["1", "4"]
+    third = manager()
+    assert third.save(4, state)
+    assert len(list((path / "4").glob("*.distcp"))) == 1  # nothing is left of the first time
     target = _state(Layout((1, 4), shuffled(4, 3), ("x", "y")), 0)
     second.restore(1, target)
     _check(target, Layout((1, 4), shuffled(4, 3), ("x", "y")), 1)
+
+
+@pytest.mark.usefixtures("one_process")
+@since_2_9
+def test_step_saved_again(topology: Topology, start_runtime: StartRuntime, tmp_path: Path) -> None:
+    """As after a restart from an earlier step: the step is there with its new numbers."""
+    start_runtime(spmd=True)
+    layout, path = grid(topology), tmp_path / "steps"
+    manager = CheckpointManager(str(path), 1, max_to_keep=2, chkpt_on_preemption=False)
+    for step, factor in ((1, 1), (2, 1), (1, 3)):
+        assert manager.save(step, _state(layout, factor))
+    assert sorted(each.name for each in path.iterdir()) == ["1", "2"]
+    target = _state(layout, 0)
+    manager.restore(1, target)
+    _check(target, layout, 3)
 
 
 @pytest.mark.usefixtures("one_process")

@@ -48,6 +48,7 @@ def test_batches_of_devices(start_runtime: StartRuntime) -> None:
     """Devices take turns; of a last round that is not full, nobody gets a batch."""
     start_runtime(spmd=False)
     loader = ParallelLoader(Batches(7), xm.get_xla_supported_devices()[:3], batches_per_execution=2)
+    steps = metrics.counter_value("MarkStep") or 0
     for place in range(3):
         own = loader.per_device_loader(f"xla:{place}")
         assert len(own) == 2
@@ -59,6 +60,8 @@ def test_batches_of_devices(start_runtime: StartRuntime) -> None:
             assert torch.equal(x.cpu(), expected)
             assert torch.equal(y.cpu(), -expected[:, 0])
             assert label == "label"
+    # Two of each device: for both of its batches, and at the end.
+    assert metrics.counter_value("MarkStep") == steps + 3 * 2
     loader.close()
 
 
