@@ -1,4 +1,4 @@
-"""Code in which no slip is planted: messages, type checks, and what other platforms execute."""
+"""Code in which no slip is planted: messages, type checks, and what never runs on a TPU."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ def is_left_out(node: ast.AST) -> bool:
     match node:
         case ast.Raise():
             return True
+        case ast.FunctionDef(decorator_list=decorators) if _runs_in_cpp(decorators):
+            return True
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             return name in _TEXTS or _is_of_other_platform(name)
         case ast.If():
@@ -24,6 +26,11 @@ def is_left_out(node: ast.AST) -> bool:
         case ast.Expr(value=value):
             return _is_message(value)
     return _is_message(node)
+
+
+def _runs_in_cpp(decorators: list[ast.expr]) -> bool:
+    """Return whether JAX calls C++ in place of a method, whose Python never runs."""
+    return any(ast.unparse(decorator) == "use_cpp_method()" for decorator in decorators)
 
 
 def _is_message(node: ast.AST) -> bool:

@@ -71,6 +71,27 @@ def test_what_is_left_out(load: Load, source: str, lines: set[int]) -> None:
     assert lines_with_a_slip(load(f"TYPE_CHECKING = False\n{source}\n")) == {n + 1 for n in lines}
 
 
+METHODS = """
+from jax._src.util import use_cpp_method
+
+class A:
+    @use_cpp_method()
+    def f(x):
+        return 1
+    @property
+    @use_cpp_method()
+    def g(x):
+        return 1
+    @use_cpp_method(False)
+    def h(x):
+        return 1
+"""
+
+
+def test_methods_in_whose_place_is_cpp_are_left_out(load: Load) -> None:
+    assert lines_with_a_slip(load(METHODS)) == {14}
+
+
 def test_an_assert_has_its_condition_but_not_its_message(load: Load) -> None:
     module = load("def f(x):\n    assert x > 1, x + 2\n")
     (name,) = functions(module.__name__)
