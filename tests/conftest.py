@@ -76,22 +76,16 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    for marker in (
-        "measures_coverage: of the processes that the test starts too, which takes CPU",
-        "long: only with -m long, or by its id: the slowest tests take longer than all others",
-    ):
-        config.addinivalue_line("markers", marker)
+    marker = "measures_coverage: of the processes that the test starts too, which takes CPU"
+    config.addinivalue_line("markers", marker)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Files with cases come first, then those that take longest; long tests have to be asked for.
+    """Files with cases come first, then those that take longest.
 
     Cases are forked from this process, and the libraries that other tests import here start threads
     (DuckDB and PyArrow do), after which nothing can be forked.
     """
-    if not config.option.markexpr and not any("::" in path for path in config.args):
-        config.hook.pytest_deselected(items=[i for i in items if i.get_closest_marker("long")])
-        items[:] = [item for item in items if not item.get_closest_marker("long")]
     forked = {item.path for item in items if item.get_closest_marker("lanes")}
     places = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda i: (i.path not in forked, places.get(i.path.name, len(LONGEST))))

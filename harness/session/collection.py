@@ -112,6 +112,9 @@ class Collection:
 
     def _runs_here(self, item: pytest.Item) -> bool:
         """Make the item a case if it has a target; return False for one that is left out."""
+        if (long := self._settings.long) and item.get_closest_marker(long):
+            self._collected.left_out[f"{long}: run with -m {long}"] += 1
+            return False
         target, declared = self._target_of(item), declared_targets(item)
         if target is None:
             return True

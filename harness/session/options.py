@@ -138,6 +138,7 @@ def add_options(parser: pytest.Parser) -> None:
         "xla_workers", "pytest-xdist's workers without -n: cores, or a number", default=""
     )
     parser.addini("xla_quick", "file of the cases that --quick runs, an id a line", default="")
+    parser.addini("xla_long", "marker of the tests that pytest leaves out by itself", default="")
     parser.addini("xla_upstream", "file of upstream rows for the summary", default="")
     parser.addini(
         "xla_preload",
@@ -162,6 +163,7 @@ class Settings:
     durations: Durations
     cases: frozenset[str] | None  # None for all
     unless_cases: frozenset[str]
+    long: str  # the marker of tests that were not chosen, so that they are left out; "" for none
     deadline: float
     limits: Limits
     expectations: Path | None
@@ -207,6 +209,7 @@ class Settings:
             durations=read_durations(_from_root(config, config.getini("xla_durations"))),
             cases=cases,
             unless_cases=_unless_cases(config),
+            long="" if _chooses(config) else config.getini("xla_long"),
             deadline=_number(config, "--deadline", above=0),
             limits=Limits(
                 memory_bytes=int(_number(config, "--memory-limit", above=-1)) * _MIB or None,
@@ -353,6 +356,12 @@ def _cases(config: pytest.Config) -> frozenset[str] | None:
 def _unless_cases(config: pytest.Config) -> frozenset[str]:
     given = config.getoption("unless_cases")
     return read_cases(Path(given)) if given else frozenset()
+
+
+def _chooses(config: pytest.Config) -> bool:
+    """Return whether the user says which tests to run, and so also runs long ones."""
+    options = ("lane", "quick", "cases", "markexpr")
+    return any(map(config.getoption, options)) or any("::" in path for path in config.args)
 
 
 def _hardware(lanes: Sequence[str]) -> Topology | None:

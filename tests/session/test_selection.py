@@ -187,3 +187,40 @@ def test_quick_without_its_file(project: Project, options: list[str], message: s
     ran = project.run("--quick", *options)
     assert ran.code == 2
     assert ran.shows(message)
+
+
+LONG = """
+@pytest.mark.long
+@pytest.mark.lanes("cpu")
+@pytest.mark.topologies(1)
+def test_slow(topology): pass
+
+@pytest.mark.lanes("cpu")
+@pytest.mark.topologies(1)
+@pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_sizes(topology, size): pass
+
+@pytest.mark.long
+def test_plain(): pass
+"""
+SHORT = {"test_sizes[cpu-1-1]"}
+SLOW = {"test_slow[cpu-1]", "test_sizes[cpu-1-2]", "test_plain"}
+
+
+@pytest.mark.parametrize(
+    ("args", "names"),
+    [
+        ((), SHORT),
+        (("-m", "long"), SLOW),
+        (("--lane", "cpu"), SHORT | SLOW),
+        (("--cases", "ids"), {"test_slow[cpu-1]"}),
+        (("test_inner.py::test_slow",), {"test_slow[cpu-1]"}),
+    ],
+    ids=" ".join,
+)
+def test_long_cases_are_left_out(project: Project, args: tuple[str, ...], names: set[str]) -> None:
+    project.write("test_inner.py", LONG)
+    (project.path / "ids").write_text("test_inner.py::test_slow[cpu-1]\n")
+    ran = project.run("-o", "xla_long=long", "-o", "markers=long: slow", *args)
+    assert set(ran.cases) == names
+    assert ran.shows("left out: long: run with -m long") == (names == SHORT)
