@@ -6,6 +6,7 @@ import ast
 import re
 
 _OTHER_PLATFORM = re.compile("gpu|cuda|rocm|triton")
+_MESSAGES = ("msg", "message")
 _TEXTS = ("__repr__", "__str__")
 _TYPE_CHECKS = {"callable", "hasattr", "isinstance", "issubclass", "type"}
 _LOGGING = {"critical", "debug", "error", "exception", "info", "log", "warn", "warning"}
@@ -17,7 +18,9 @@ def is_left_out(node: ast.AST) -> bool:
     match node:
         case ast.Raise():
             return True
-        case ast.FunctionDef(decorator_list=decorators) if _runs_in_cpp(decorators):
+        case ast.FunctionDef(name=name, decorator_list=decorators) if (
+            name.endswith((*_MESSAGES, "error")) or _runs_in_cpp(decorators)
+        ):
             return True
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             return name in _TEXTS or _is_of_other_platform(name)
@@ -35,11 +38,13 @@ def _runs_in_cpp(decorators: list[ast.expr]) -> bool:
 
 def _is_message(node: ast.AST) -> bool:
     match node:
+        case ast.Call(func=ast.Name(id="print")):
+            return True
         case ast.Call(func=function) if _word(function) in _LOGGING:
             owner, _, name = ast.unparse(function).lower().rpartition(".")
             return "log" in owner or "warn" in f"{owner}{name}"
         case ast.Assign(targets=[ast.Name(id=name)]):
-            return name.endswith(("msg", "message"))
+            return name.endswith(_MESSAGES)
     return False
 
 

@@ -46,6 +46,8 @@ def lines_with_a_slip(module: ModuleType) -> set[int]:
         ("def f(x):\n    if x > 1:\n        raise ValueError(x + 1)\n    return x", {2, 4}),
         ("def f(x):\n    log.warning(1 + x)\n    x = g(y=1)", {3}),
         ("def f(x):\n    warnings.warn(1 + x)\n    y = x.log(1)", {3}),
+        ("def f(x):\n    print(1 + x)\n    y = x.print(1)", {3}),
+        ("def rank_error(x):\n    return x + 1\ndef err_msg(x):\n    return x + 1", set()),
         ("def f(x):\n    msg = x + 1\n    y = x + 1", {3}),
         (
             "class A:\n    def __repr__(self):\n        return 1\n    def f(x):\n        f(1)",
