@@ -112,20 +112,18 @@ class Collection:
 
     def _runs_here(self, item: pytest.Item) -> bool:
         """Make the item a case if it has a target; return False for one that is left out."""
-        if (long := self._settings.long) and item.get_closest_marker(long):
-            self._collected.left_out[f"{long}: run with -m {long}"] += 1
-            return False
         target, declared = self._target_of(item), declared_targets(item)
-        if target is None:
-            return True
-        reason = (
-            self._settings.why_not(target, declared, _framework(item, target))
-            if declared
-            else self._settings.why_not_plain()
-        )
+        reason = ""
+        if target is not None and declared:
+            reason = self._settings.why_not(target, declared, _framework(item, target))
+        elif target is not None:
+            reason = self._settings.why_not_plain()
+        reason = reason or self._settings.why_not_long(item)
         if reason:
             self._collected.left_out[reason] += 1
             return False
+        if target is None:
+            return True
         target = self._settings.place(target) if declared else target
         item.stash[CASE] = case_of(item, target, self._settings.deadline)
         self._skip_elsewhere(item, target)

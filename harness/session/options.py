@@ -256,6 +256,11 @@ class Settings:
             return f"lane {self.lanes[0]}: left to lane {self.elsewhere[0]}"
         return ""
 
+    def why_not_long(self, item: pytest.Item) -> str:
+        """Return what leaves out a test that takes long, if nobody said which tests to run."""
+        is_long = self.long and item.get_closest_marker(self.long)
+        return f"{self.long}: run with -m {self.long}" if is_long else ""
+
     def _why_not_size(self, size: Topology) -> str:
         if self.topologies and size not in self.topologies:
             return f"topology {size}: run with --topology {size}"

@@ -143,6 +143,7 @@ def test_unknown_reducer_is_refused(world: int, start_runtime: StartRuntime) -> 
         trace(lambda x: xm.all_reduce("mean", x, scale=2.0), columns(ranks_of(world, (3,))))
 
 
+@pytest.mark.long
 @pytest.mark.topologies(2, 4, 8)
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
 def test_any_reduction(world: int, dtype: str, start_runtime: StartRuntime) -> None:

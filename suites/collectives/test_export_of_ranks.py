@@ -80,6 +80,7 @@ def _in_place() -> Model:
     return model
 
 
+@pytest.mark.long
 @kinds
 def test_numbers(xla_target: Target, kind: str) -> None:
     inputs = ranks_of(4, (8, 2))
@@ -88,6 +89,7 @@ def test_numbers(xla_target: Target, kind: str) -> None:
     check_numbers(job.run(), COLLECTIVES[kind][1](inputs))
 
 
+@pytest.mark.long
 @kinds
 @pytest.mark.upstream("pytorch/xla#8969")
 def test_signature(xla_target: Target, kind: str) -> None:
@@ -96,6 +98,7 @@ def test_signature(xla_target: Target, kind: str) -> None:
     check_signature(job.program, inputs[:1], COLLECTIVES[kind][1](inputs)[:1])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layout_name", ["pairs", "strided"])
 @kinds
 def test_subgroups(xla_target: Target, kind: str, layout_name: str) -> None:
@@ -114,6 +117,7 @@ def test_subgroups(xla_target: Target, kind: str, layout_name: str) -> None:
     check_numbers(job.run(), meaning(inputs, groups=groups))
 
 
+@pytest.mark.long
 def test_in_place(xla_target: Target) -> None:
     """`torch.distributed`'s own function, which torch.export replaces by a functional one."""
     inputs = ranks_of(4, (8, 2))
@@ -121,6 +125,7 @@ def test_in_place(xla_target: Target) -> None:
     check_numbers(job.run(), oracle.all_reduce(inputs, "sum"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("reducer", "dtype"), REDUCTIONS)
 def test_reducer_and_dtype(xla_target: Target, reducer: str, dtype: str) -> None:
     if xla_target.framework == "torch_tpu" and not executable(reducer, dtype):
@@ -138,6 +143,7 @@ def test_reducer_and_dtype(xla_target: Target, reducer: str, dtype: str) -> None
         check_numbers(job.run(), oracle.all_reduce(inputs, reducer))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", SHAPES)
 def test_shape(xla_target: Target, shape: str) -> None:
     inputs = ranks_of(4, SHAPES[shape])

@@ -123,6 +123,7 @@ SOLVED: dict[str, tuple[tuple[str, ...], tuple[str, ...], list[Any], list[Any]]]
 }
 
 
+@pytest.mark.long
 def test_sizes_of_a_call(subtests: pytest.Subtests) -> None:
     """Dimensions are solved from the sizes of the arguments, and others are refused."""
 
@@ -180,6 +181,7 @@ def loss(x: Any, w: Any, n: Any, *, scale: Any) -> Any:
     return {"y": jnp.sin(x @ w) * scale, "n": jnp.argmax(x, 1)}
 
 
+@pytest.mark.long
 def test_gradients(subtests: pytest.Subtests) -> None:
     """Of what was exported, and of what was read, as many times as it was written with them."""
     x, w, n, scale = numbers(3, 4) / 7, numbers(4, 2) / 5, np.arange(3), np.float32(1.5)
@@ -319,6 +321,7 @@ DTYPES = (
 )
 
 
+@pytest.mark.long
 def test_what_is_written(subtests: pytest.Subtests) -> None:
     """Each dtype, weak types, unused arguments, platforms, and the name."""
 

@@ -35,6 +35,7 @@ def by_platform(x: Any) -> Any:
     return lax.platform_dependent(x, cpu=lambda v: v * 3, tpu=lambda v: v * 5, cuda=lambda v: v * 7)
 
 
+@pytest.mark.long
 def test_of_several_platforms(subtests: pytest.Subtests) -> None:
     """Each call takes this platform's branch, also within a function of others in another order."""
     (a,) = export.symbolic_shape("a")

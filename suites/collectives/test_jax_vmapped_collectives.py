@@ -174,6 +174,7 @@ def on_batches(
     return function, np.concatenate(batches), inputs
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("places", [(0, 0, 0), (2, 1, -1), (3, 2, 0)], ids=str)
 def test_over_names_of_vmap(subtests: pytest.Subtests, places: tuple[int, ...]) -> None:
     """Two axes that vmap names, at these places of the argument and of all results."""
@@ -202,6 +203,7 @@ def test_of_what_all_share(subtests: pytest.Subtests) -> None:
     check(jax.jit(mapped)(value), variants, [value] * 4, sizes, subtests)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_beside_devices(subtests: pytest.Subtests, place: int) -> None:
     """On each device a batch of two: over devices, over the batch, and over both."""
@@ -211,6 +213,7 @@ def test_beside_devices(subtests: pytest.Subtests, place: int) -> None:
     check(function(whole), variants, inputs, sizes, subtests)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_batched(subtests: pytest.Subtests, place: int) -> None:
     """A batch without a name in shard_map with its check, and what comes back for its argument."""

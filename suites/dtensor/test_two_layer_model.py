@@ -125,6 +125,7 @@ def test_hidden_size_not_divisible(start_runtime: StartRuntime, place: Place) ->
     assert_same(on_xla(ranks((4,)), place, train, hidden=13), expected)
 
 
+@pytest.mark.long
 @pytest.mark.topologies(4)
 @pytest.mark.environment(XLA_DISABLE_FUNCTIONALIZATION="1")
 def test_three_training_steps(start_runtime: StartRuntime) -> None:

@@ -38,6 +38,7 @@ def mesh(topology: Topology) -> Mesh:
     return Mesh(np.array(devices), ("x",))
 
 
+@pytest.mark.long
 @pytest.mark.lanes("cpu", "virtual-tpu", "tpu")
 @pytest.mark.parametrize("step", [steps.training, steps.scanned, steps.sharded, steps.by_hand])
 def test_step(mesh: Mesh, host_work: HostWork, step: Step, xla_target: Target) -> None:
@@ -56,6 +57,7 @@ def test_step(mesh: Mesh, host_work: HostWork, step: Step, xla_target: Target) -
         assert exchanges(compiled) == {"all-reduce"}, "more than sums of gradients"
 
 
+@pytest.mark.long
 @pytest.mark.lanes("virtual-tpu", "tpu")
 def test_kernel(mesh: Mesh, host_work: HostWork) -> None:
     """A Pallas kernel and its gradient, lowered for Mosaic."""

@@ -38,6 +38,7 @@ def test_second_call_compiles_nothing(
     assert not again.of("client")
 
 
+@pytest.mark.long
 @pytest.mark.topologies("2x1")
 @pytest.mark.parametrize("mask", ["causal", "segments"])
 def test_second_step_compiles_nothing(
@@ -51,6 +52,7 @@ def test_second_step_compiles_nothing(
     assert not again.of("client")
 
 
+@pytest.mark.long
 @pytest.mark.topologies("2x2")
 def test_second_sharded_step_compiles_nothing(
     tpu_events: EventLog, topology: Topology, start_runtime: StartRuntime
@@ -81,6 +83,7 @@ def test_payload_of_equal_shapes_is_cached(start_runtime: StartRuntime) -> None:
     assert metrics.counter_value("trace_pallas_cache_hit") == 1
 
 
+@pytest.mark.long
 @pytest.mark.topologies("2x1")
 def test_control_other_shapes_compile(tpu_events: EventLog, start_runtime: StartRuntime) -> None:
     """The counter counts: another head count is another program, by torch_xla and not by JAX."""

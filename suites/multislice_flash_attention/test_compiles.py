@@ -51,6 +51,7 @@ def test_flash_attention(
     assert xla_compiler.step(flash(PROBLEMS[name], leaves)).program.kernels == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["plain", "causal", "segments", "bf16"])
 def test_flash_attention_backward(
     start_runtime: StartRuntime, xla_compiler: CaseCompiler, name: str
@@ -133,6 +134,7 @@ def test_grouped_matmul(
     assert xla_compiler.step(result).program.kernels == 1
 
 
+@pytest.mark.long
 @pytest.mark.upstream("pytorch/xla#8334")
 def test_grouped_matmul_backward(start_runtime: StartRuntime, xla_compiler: CaseCompiler) -> None:
     start_runtime(spmd=False)
@@ -201,6 +203,7 @@ def test_sharded_flash_attention(
     assert (program.kernels, program.collectives, program.transfers) == (1, (), ())
 
 
+@pytest.mark.long
 @pytest.mark.topologies("2xv6e:2x2", "2xv5e:2x2", "2xv4:2x2x1", "v6e:2x4")
 def test_training_step(
     topology: Topology, start_runtime: StartRuntime, xla_compiler: CaseCompiler

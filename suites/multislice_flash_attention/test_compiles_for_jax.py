@@ -104,6 +104,7 @@ def test_grouped_matmul(xla_compiler: CaseCompiler, abstract: Shapes, rows: int)
     assert compiled.program.kernels == 1
 
 
+@pytest.mark.long
 def test_kernel_that_does_not_fit_is_refused(xla_compiler: CaseCompiler, abstract: Shapes) -> None:
     """A copy of 256 MiB in one block, which no generation's VMEM holds; one of 1 MiB compiles."""
     import jax

@@ -91,6 +91,7 @@ def test_no_discovery_in_the_second_step(
     tpu_events.expect_discoveries(1)
 
 
+@pytest.mark.long
 @pytest.mark.topologies("2x1")
 def test_one_discovery_by_all_kernels(tpu_events: EventLog, start_runtime: StartRuntime) -> None:
     start_runtime(spmd=False)

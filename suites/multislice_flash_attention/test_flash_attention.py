@@ -65,6 +65,7 @@ def test_forward(start_runtime: StartRuntime, mask: dict[str, bool], dtype: torc
     assert_forward(Problem(dtype=dtype, **mask))
 
 
+@pytest.mark.long
 @DTYPE
 @MASK
 def test_backward(start_runtime: StartRuntime, mask: dict[str, bool], dtype: torch.dtype) -> None:
@@ -72,6 +73,7 @@ def test_backward(start_runtime: StartRuntime, mask: dict[str, bool], dtype: tor
     assert_backward(Problem(dtype=dtype, **mask))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "shape",
     [
@@ -145,6 +147,7 @@ def test_registered_operator(start_runtime: StartRuntime) -> None:
     assert_close(out, expected(problem)[0], problem.dtype, "output")
 
 
+@pytest.mark.long
 def test_under_dynamo(start_runtime: StartRuntime) -> None:
     """torch.compile(backend="openxla") traces it."""
     start_runtime(spmd=False)
@@ -154,6 +157,7 @@ def test_under_dynamo(start_runtime: StartRuntime) -> None:
     assert_close(compiled(), expected(problem)[0], problem.dtype, "output")
 
 
+@pytest.mark.long
 def test_two_layers(start_runtime: StartRuntime) -> None:
     """The second attention reads the first one's result; gradients flow through both."""
     start_runtime(spmd=False)

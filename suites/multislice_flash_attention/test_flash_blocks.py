@@ -68,6 +68,7 @@ def value_and_gradients(fn: Callable[..., Any], gradient: Any, *operands: Any) -
     return result, back(gradient)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", BLOCKS)
 def test_attention(name: str, subtests: pytest.Subtests) -> None:
     from jax.experimental.pallas.ops.tpu import flash_attention as flash

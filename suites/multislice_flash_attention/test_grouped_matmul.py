@@ -43,6 +43,7 @@ def test_as_released(start_runtime: StartRuntime) -> None:
     assert_close(result, expected(lhs.double(), rhs.double(), groups), "gmm")
 
 
+@pytest.mark.long
 @SIZES
 def test_gmm(start_runtime: StartRuntime, groups: Sequence[int]) -> None:
     start_runtime(spmd=False)
@@ -54,6 +55,7 @@ def test_gmm(start_runtime: StartRuntime, groups: Sequence[int]) -> None:
     assert_close(result, expected(lhs.double(), rhs.double(), groups), "gmm")
 
 
+@pytest.mark.long
 def test_gmm_with_transposed_matrices(start_runtime: StartRuntime) -> None:
     start_runtime(spmd=False)
     import_torchax()
@@ -66,6 +68,7 @@ def test_gmm_with_transposed_matrices(start_runtime: StartRuntime) -> None:
     assert_close(result, expected(host[0].double(), host[1].double(), groups), "gmm")
 
 
+@pytest.mark.long
 def test_tgmm(start_runtime: StartRuntime) -> None:
     start_runtime(spmd=False)
     import_torchax()
@@ -78,6 +81,7 @@ def test_tgmm(start_runtime: StartRuntime) -> None:
     assert_close(result, expected_transposed(lhs.double(), grad.double(), groups), "tgmm")
 
 
+@pytest.mark.long
 def test_gradients(start_runtime: StartRuntime, subtests: pytest.Subtests) -> None:
     start_runtime(spmd=False)
     import_torchax()
@@ -96,6 +100,7 @@ def test_gradients(start_runtime: StartRuntime, subtests: pytest.Subtests) -> No
             assert_close(leaf.grad, host.grad, f"gradient of {name}")
 
 
+@pytest.mark.long
 def test_one_discovery(tpu_events: EventLog, start_runtime: StartRuntime) -> None:
     """By way of torchax too."""
     start_runtime(spmd=False)

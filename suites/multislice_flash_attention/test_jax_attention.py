@@ -158,6 +158,7 @@ def test_compiles(
     assert any("cudnn$fmha" in name for name in program.operations) == (kernel is cudnn)
 
 
+@pytest.mark.long
 @KERNELS
 @EVERYWHERE
 def test_gradients(mesh: Any, kernel: Callable[..., Any], subtests: pytest.Subtests) -> None:

@@ -41,6 +41,7 @@ def flash(problem: Problem) -> Callable[..., Any]:
     return partial(flash_attention, causal=problem.causal, sm_scale=problem.scale)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 def test_flash_attention(

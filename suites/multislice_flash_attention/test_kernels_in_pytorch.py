@@ -35,6 +35,7 @@ FORWARD = {
 }
 
 
+@pytest.mark.long
 def test_flash_attention(
     xla_target: Target,
     tpu_events: EventLog,
@@ -53,6 +54,7 @@ def test_flash_attention(
             check_output([values[name] for values in processes], problem)
 
 
+@pytest.mark.long
 def test_gradients(xla_target: Target, tpu_events: EventLog, start_runtime: StartRuntime) -> None:
     kernels, problem = kernels_of(xla_target), Problem(causal=True)
     processes = in_each_process(

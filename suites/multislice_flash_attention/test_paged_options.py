@@ -240,6 +240,7 @@ RAGGED: dict[str, tuple[ragged.Batch, tuple[Any, Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", RAGGED)
 def test_ragged(name: str, subtests: pytest.Subtests) -> None:
     """The kernel and JAX's reference, of pages that a scale has made smaller or larger."""

@@ -122,6 +122,7 @@ def maps() -> dict[str, tuple[tuple[int, ...], pl.BlockSpec, Callable[..., np.nd
     }
 
 
+@pytest.mark.long
 @BOTH
 def test_index_maps(interpret: bool, subtests: pytest.Subtests) -> None:
     for name, (grid, spec, part) in maps().items():
@@ -177,6 +178,7 @@ def test_structures(interpret: bool) -> None:
         np.testing.assert_allclose(difference, x - y + 3, rtol=1e-6, err_msg=way)
 
 
+@pytest.mark.long
 @BOTH
 def test_aliases(interpret: bool, subtests: pytest.Subtests) -> None:
     """A result that begins as an operand keeps the blocks that no step writes."""
@@ -235,6 +237,7 @@ def test_aliases(interpret: bool, subtests: pytest.Subtests) -> None:
                 np.testing.assert_allclose(got, oracle, rtol=1e-6)
 
 
+@pytest.mark.long
 @BOTH
 def test_vmap(interpret: bool, subtests: pytest.Subtests) -> None:
     """Programs have the numbers and the count that they have without it."""

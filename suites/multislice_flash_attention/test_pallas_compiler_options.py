@@ -231,6 +231,7 @@ def test_names_in_a_profile(scopes: bool, capfd: pytest.CaptureFixture[str]) -> 
     assert text.count("tpu.trace_start") == text.count("tpu.trace_stop")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kernels", ["a", pytest.param("ab", marks=pytest.mark.upstream("jax-ml/jax#34400"))]
 )

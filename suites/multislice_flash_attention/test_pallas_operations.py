@@ -82,6 +82,7 @@ def close(result: Any, oracle: np.ndarray, rtol: float, name: str = "") -> None:
     np.testing.assert_allclose(result, oracle, rtol=relative, atol=rtol, err_msg=name)
 
 
+@pytest.mark.long
 def test_floats(subtests: pytest.Subtests) -> None:
     x, y = floats(0), floats(1)
     x[0, :3] = 0.5, 1.5, -2.5
@@ -120,6 +121,7 @@ def test_floats(subtests: pytest.Subtests) -> None:
     check(subtests, {"isfinite": lambda m, x: m.where(m.isfinite(x), 1, 0)}, x)
 
 
+@pytest.mark.long
 def test_integers(subtests: pytest.Subtests) -> None:
     x, y = integers(-99, 99, 0), integers(1, 31, 1)
     both: Operations = {

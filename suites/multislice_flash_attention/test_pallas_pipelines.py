@@ -102,6 +102,7 @@ def blocks_and_results() -> dict[
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pipelined", [True, False])
 def test_blocks(pipelined: bool, subtests: pytest.Subtests) -> None:
     """The same with copies that are not on their way while the kernel computes."""
@@ -153,6 +154,7 @@ def test_operands_in_vmem() -> None:
     np.testing.assert_allclose(result, X * 2, rtol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     jax.__version_info__ >= (0, 10), reason="JAX's pipelines add to no results from 0.10 on"
 )

@@ -40,6 +40,7 @@ def hybrid_mesh(topology: Topology) -> xs.Mesh:
     )
 
 
+@pytest.mark.long
 @SPEC
 @pytest.mark.topologies("2x2")
 def test_backward(topology: Topology, start_runtime: StartRuntime, spec: Spec) -> None:
@@ -47,6 +48,7 @@ def test_backward(topology: Topology, start_runtime: StartRuntime, spec: Spec) -
     assert_step(Problem(batch=4), partition_spec=spec, mesh=hybrid_mesh(topology))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mask", ["causal", "segments", "bias"])
 @pytest.mark.topologies("2x2")
 def test_masks(topology: Topology, start_runtime: StartRuntime, mask: str) -> None:
@@ -67,6 +69,7 @@ def test_topologies(topology: Topology, start_runtime: StartRuntime) -> None:
     assert_step(problem, partition_spec=SPECS["batch-heads"], mesh=mesh)
 
 
+@pytest.mark.long
 @pytest.mark.topologies("2x2")
 def test_bfloat16(topology: Topology, start_runtime: StartRuntime) -> None:
     start_runtime(spmd=True)
@@ -89,6 +92,7 @@ def test_own_mesh_beside_a_global_one(topology: Topology, start_runtime: StartRu
     assert_step(Problem(batch=2), partition_spec=SPECS["batch-heads"], mesh=hybrid_mesh(topology))
 
 
+@pytest.mark.long
 @pytest.mark.topologies("2x2")
 def test_mesh_in_another_order(start_runtime: StartRuntime) -> None:
     """Devices of both slices along each axis."""

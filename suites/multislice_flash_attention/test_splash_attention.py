@@ -45,6 +45,7 @@ def test_as_released(start_runtime: StartRuntime) -> None:
     assert_close(result, expected(problem)[0], problem.dtype, "output")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "full"])
 def test_backward(start_runtime: StartRuntime, causal: bool, subtests: pytest.Subtests) -> None:
     start_runtime(spmd=True)

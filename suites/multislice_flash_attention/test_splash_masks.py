@@ -171,6 +171,7 @@ def test_masks_without_a_kernel(subtests: pytest.Subtests) -> None:
             fn()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MASKS)
 def test_attention(subtests: pytest.Subtests, name: str) -> None:
     """The mask itself, then the result and the gradients, of blocks smaller than its parts."""

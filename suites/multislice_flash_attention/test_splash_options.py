@@ -98,6 +98,7 @@ def answer(options: Options) -> Answer:
     return own
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", OPTIONS)
 def test_attention(name: str, subtests: pytest.Subtests) -> None:
     """The result, the gradients and what is saved for them; JAX's own reference is right, too."""
@@ -169,6 +170,7 @@ def test_attention(name: str, subtests: pytest.Subtests) -> None:
                 np.testing.assert_allclose(got, oracle, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.long
 @pytest.mark.topologies("4")
 @pytest.mark.parametrize("name", ["each", "random", "dynamic"])
 def test_over_devices(name: str, topology: Topology, subtests: pytest.Subtests) -> None:

@@ -39,6 +39,7 @@ def _kernels(name: str) -> Any:
     return pytest.importorskip(f"torch_xla.experimental.pallas_kernels.{name}")
 
 
+@pytest.mark.long
 def test_quantized_matmul(subtests: pytest.Subtests) -> None:
     """A product with int8, in blocks that do not divide any of the sizes."""
     kernels = _kernels("quantized_matmul_kernel")
@@ -99,6 +100,7 @@ BATCHES: dict[str, tuple[ragged.Batch, Any, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.long
 @needs_tpu_interpret_mode
 @pytest.mark.parametrize("name", BATCHES)
 def test_ragged(name: str) -> None:
@@ -127,6 +129,7 @@ WRONG: dict[str, tuple[dict[int, Any], str]] = {
 }
 
 
+@pytest.mark.long
 def test_refused_sequences(subtests: pytest.Subtests) -> None:
     attention = _kernels("ragged_paged_attention_v2")
     for name, (changed, message) in WRONG.items():

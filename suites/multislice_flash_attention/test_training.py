@@ -75,12 +75,14 @@ def assert_curve(losses: list[float]) -> None:
     torch.testing.assert_close(losses, expected_losses(), **TOLERANCE)
 
 
+@pytest.mark.long
 @pytest.mark.topologies("1x1")
 def test_losses_of_one_device(start_runtime: StartRuntime) -> None:
     start_runtime(spmd=False)
     assert_curve(train(block(flash).to("xla"), *(t.to("xla") for t in batch())))
 
 
+@pytest.mark.long
 @pytest.mark.topologies("2x1", "2x2", "1x4")
 def test_losses_of_one_process(topology: Topology, start_runtime: StartRuntime) -> None:
     start_runtime(spmd=True)
@@ -92,6 +94,7 @@ def test_losses_of_one_process(topology: Topology, start_runtime: StartRuntime) 
         assert_curve(train_over_slices(topology))
 
 
+@pytest.mark.long
 @pytest.mark.topologies("2x2")
 def test_one_process_meets_the_slices_once(
     tpu_events: EventLog, topology: Topology, start_runtime: StartRuntime
@@ -124,6 +127,7 @@ def slice_of(store: Path, slices: int, number: int) -> list[float]:
     return (losses / slices).tolist()
 
 
+@pytest.mark.long
 @pytest.mark.topologies("2x1")
 def test_losses_of_two_processes(topology: Topology, tmp_path: Path) -> None:
     (first, second) = run_slices(partial(slice_of, tmp_path / "store", 2), topology)
@@ -131,6 +135,7 @@ def test_losses_of_two_processes(topology: Topology, tmp_path: Path) -> None:
     assert_curve(first)
 
 
+@pytest.mark.long
 @pytest.mark.topologies("2x1", "2x2")
 def test_two_processes_meet_once(tpu_events: EventLog, topology: Topology, tmp_path: Path) -> None:
     losses, _ = run_slices(partial(slice_of, tmp_path / "store", 2), topology)
@@ -138,6 +143,7 @@ def test_two_processes_meet_once(tpu_events: EventLog, topology: Topology, tmp_p
     assert_curve(losses)
 
 
+@pytest.mark.long
 @pytest.mark.topologies("2x4@chip", "2x4@slice")
 @pytest.mark.deadline(240)  # each of eight processes compiles for eight devices
 def test_losses_of_a_job(tpu_events: EventLog, topology: Topology) -> None:
@@ -153,6 +159,7 @@ def test_losses_of_a_job(tpu_events: EventLog, topology: Topology) -> None:
     assert_curve(first)
 
 
+@pytest.mark.long
 @pytest.mark.topologies("2x2")
 def test_steps_after_the_first_compile_nothing(
     tpu_events: EventLog, topology: Topology, start_runtime: StartRuntime

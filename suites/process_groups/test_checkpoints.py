@@ -67,6 +67,7 @@ def _trained() -> torch.nn.Module:
     return model
 
 
+@pytest.mark.long
 def test_one_file(topology: Topology, tmp_path: Path) -> None:
     """`xm.save`: the master writes, and all ranks read."""
     path = tmp_path / "model.pt"
@@ -83,6 +84,7 @@ def test_one_file(topology: Topology, tmp_path: Path) -> None:
     check(run_ranks(ask, topology), Trained([], _after(STEPS, topology.total).outputs))
 
 
+@pytest.mark.long
 def test_file_of_each_rank(
     topology: Topology, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,6 +116,7 @@ def test_file_of_each_rank(
     check([Trained([], plain(probe()).detach())], expected)
 
 
+@pytest.mark.long
 def test_optimizer_of_each_rank(topology: Topology, tmp_path: Path) -> None:
     """ZeRO-1: the state that each rank keeps, into another optimizer that goes on."""
 
@@ -146,6 +149,7 @@ def test_optimizer_of_each_rank(topology: Topology, tmp_path: Path) -> None:
     check(ranks, Trained(whole.losses[-1:], whole.outputs))
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:torch.distributed is disabled")
 @pytest.mark.parametrize("backend", ["xla", "gloo"])
 def test_distributed_checkpoint(topology: Topology, tmp_path: Path, backend: str) -> None:

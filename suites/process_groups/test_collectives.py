@@ -78,6 +78,7 @@ def test_plain_subgroups(xla_target: Target, subtests: pytest.Subtests, collecti
     ask(subtests, xla_target, _questions(collective, xla_target.topology.total, of), of, {})
 
 
+@pytest.mark.long
 @pytest.mark.topologies("4@chip")
 def test_subgroups_of_any_size(xla_target: Target, subtests: pytest.Subtests) -> None:
     """Three ranks and one, which torch_xla has to be told in full."""

@@ -24,6 +24,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("views", [True, False], ids=["views", "copies"])
 def test_ddp(xla_target: Target, views: bool) -> None:
     """Ranks start with parameters of their own; DDP gives all of them those of rank 0.

@@ -193,6 +193,7 @@ def _expected(feature: Feature) -> tuple[nn.Module, float]:
     return model, norm
 
 
+@pytest.mark.long
 @pytest.mark.deadline(120)
 @pytest.mark.parametrize("group", ["shards", "wrapped", pytest.param("programs", marks=since_2_9)])
 def test_options(topology: Topology, subtests: pytest.Subtests, group: str) -> None:

@@ -32,6 +32,7 @@ pytestmark = [pytest.mark.lanes("virtual-*"), pytest.mark.upstream("jax-ml/jax#4
 NAMES = tuple(name for name in COLLECTIVES if name != "pmean")
 
 
+@pytest.mark.long
 @pytest.mark.topologies("4@chip", "8@host", "2x4@chip", "2x4@slice")
 def test_shard_map(topology: Topology, subtests: pytest.Subtests) -> None:
     """Each collective over all devices, within the rows of the mesh and across them.
@@ -58,6 +59,7 @@ def test_shard_map(topology: Topology, subtests: pytest.Subtests) -> None:
                 check_numbers([[part] for part in answers[f"{name} {axes}"]], expected)
 
 
+@pytest.mark.long
 @pytest.mark.topologies("4@chip")
 def test_dtypes(topology: Topology, subtests: pytest.Subtests) -> None:
     total = topology.total

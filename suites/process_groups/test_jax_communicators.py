@@ -19,6 +19,7 @@ from suites.shared.global_arrays import Spec, mesh_of, on_each_device, run_jax_r
 STEPS = 3
 
 
+@pytest.mark.long
 @pytest.mark.lanes("virtual-gpu")
 @pytest.mark.upstream("openxla/xla#17108")
 @pytest.mark.topologies("4@device", "2xh100:4@node")

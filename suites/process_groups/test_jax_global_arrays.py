@@ -106,6 +106,7 @@ def test_donated(topology: Topology) -> None:
     np.testing.assert_array_equal(np.concatenate(results["y"]), y)
 
 
+@pytest.mark.long
 @pytest.mark.topologies("4@chip")
 def test_subsets_of_processes(topology: Topology) -> None:
     """Two halves at a time, the middle, and all: who has no part of a program does not wait."""

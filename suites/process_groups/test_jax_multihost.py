@@ -37,6 +37,7 @@ def _assert_equal(got: Any, expected: dict[str, np.ndarray]) -> None:
         np.testing.assert_array_equal(np.asarray(got[name]), value, err_msg=name)
 
 
+@pytest.mark.long
 @pytest.mark.topologies("4@chip", "8@host", "2x4@slice")
 def test_gather_and_broadcast(topology: Topology, subtests: pytest.Subtests) -> None:
     value = np.arange(4.0 * topology.total, dtype=np.float32).reshape(-1, 4)
@@ -63,6 +64,7 @@ def test_gather_and_broadcast(topology: Topology, subtests: pytest.Subtests) -> 
             _assert_equal(second, _own(1))
 
 
+@pytest.mark.long
 @pytest.mark.topologies("4@chip", "2x4@slice")
 def test_assertions(topology: Topology) -> None:
     """Equal values pass on all ranks; one that differs fails, and the job goes on.
@@ -148,6 +150,7 @@ def test_in_one_process() -> None:
             multihost_utils.live_devices(jax.devices())
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     jax.__version_info__ < (0, 5), reason="JAX before 0.5 asks Google Cloud which worker it is"
 )

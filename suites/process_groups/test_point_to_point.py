@@ -93,6 +93,7 @@ def test_pair(xla_target: Target, subtests: pytest.Subtests, program: Program) -
     ask(subtests, xla_target, {"float32": Question(program, inputs, [inputs[0]] * 2, program)})
 
 
+@pytest.mark.long
 @pytest.mark.topologies("2@chip")
 def test_order(xla_target: Target, subtests: pytest.Subtests) -> None:
     """What is sent with one tag arrives in the order in which it was sent."""
@@ -117,6 +118,7 @@ def test_ring_by_turns(xla_target: Target, subtests: pytest.Subtests) -> None:
     ask(subtests, xla_target, {"float32": Question(_by_turns, inputs, shifted, _by_turns)})
 
 
+@pytest.mark.long
 @pytest.mark.topologies("4@chip")
 def test_ring(xla_target: Target) -> None:
     """Ranks that wait for each other get no more time than they need."""

@@ -81,6 +81,7 @@ REDUCING: dict[str, tuple[Reducing, Meaning]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("collective", REDUCING)
 def test_reduction(xla_target: Target, subtests: pytest.Subtests, collective: str) -> None:
     program, meaning = REDUCING[collective]

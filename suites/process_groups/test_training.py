@@ -70,6 +70,7 @@ ZERO: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", ZERO)
 def test_zero1(topology: Topology, options: str) -> None:
     """Adam, whose state each rank keeps a part of."""
@@ -165,6 +166,7 @@ def _normed(*, last_in_training: bool) -> Trained:
     return Trained(trained.losses, outputs.detach().cpu())
 
 
+@pytest.mark.long
 @pytest.mark.upstream("pytorch/xla#2223")
 def test_sync_batch_norm(topology: Topology) -> None:
     """Training normalizes by the statistics of all ranks' rows."""
@@ -174,6 +176,7 @@ def test_sync_batch_norm(topology: Topology) -> None:
     check(ranks, Trained(trained.losses, plain.train()(probe()).detach()))
 
 
+@pytest.mark.long
 @pytest.mark.upstream("pytorch/xla#2223")
 def test_sync_batch_norm_in_inference(topology: Topology) -> None:
     """Inference normalizes by the running statistics, which are PyTorch's."""

@@ -137,6 +137,7 @@ def test_reduce_scatter_in_buckets(topology: Topology) -> None:
             np.testing.assert_array_equal(result, expected)
 
 
+@pytest.mark.long
 def test_layers(topology: Topology, subtests: pytest.Subtests) -> None:
     """A weight whose columns are divided among ranks, and a norm of all ranks' images."""
     world, random = topology.total, torch.Generator().manual_seed(7)

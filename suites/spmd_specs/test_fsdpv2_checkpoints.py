@@ -36,6 +36,7 @@ CHECKPOINTED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.topologies(4)
 @pytest.mark.filterwarnings(
     "ignore:TypedStorage is deprecated",

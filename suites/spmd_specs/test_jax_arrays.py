@@ -49,6 +49,7 @@ INDICES: tuple[Any, ...] = (
 )
 
 
+@pytest.mark.long
 def test_read(subtests: pytest.Subtests) -> None:
     """As NumPy reads the whole value, however it is divided."""
     for name, array in placed():
@@ -262,6 +263,7 @@ def entries_of(array: Any) -> np.ndarray:
     return whole
 
 
+@pytest.mark.long
 def test_moved(subtests: pytest.Subtests) -> None:
     """Between devices in another order, some of them and one, copied, kept and given away."""
     for (start, source), (end, target) in itertools.product(places().items(), repeat=2):

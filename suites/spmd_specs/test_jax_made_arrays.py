@@ -26,6 +26,7 @@ pytestmark = [
 VALUE = (np.arange(32).reshape(4, 8) * 37 % 61).astype(np.float32)
 
 
+@pytest.mark.long
 def test_made_of_keys(subtests: pytest.Subtests) -> None:
     """Random keys are put together as numbers are, and are drawn from as before."""
     keys = jax.random.split(jax.random.key(5), 4)

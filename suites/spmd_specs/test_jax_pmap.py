@@ -119,6 +119,7 @@ def test_maps_of_old(subtests: pytest.Subtests) -> None:
         np.testing.assert_array_equal(jax.pmap(lambda row: row, in_axes=1)(array), VALUE.T * 2)
 
 
+@pytest.mark.long
 def test_derivatives(subtests: pytest.Subtests) -> None:
     """Of maps, in maps, with weights of all devices, in a loop of steps and of a checkpoint."""
     w = np.arange(8, dtype=np.float32) / 8
@@ -171,6 +172,7 @@ def test_what_is_refused(subtests: pytest.Subtests) -> None:
             operation()
 
 
+@pytest.mark.long
 def test_arrays_of_a_map(subtests: pytest.Subtests) -> None:
     """Its results: read, indexed, given to other maps and to jit, and moved."""
     array = jax.pmap(lambda row: row * 2)(VALUE)

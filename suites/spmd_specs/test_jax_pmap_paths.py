@@ -39,6 +39,7 @@ def as_shard_map() -> Iterator[None]:
         jax.config.update("jax_pmap_shmap_merge", False)
 
 
+@pytest.mark.long
 @needs_merge
 @pytest.mark.skipif(jax.__version_info__ < (0, 7), reason="it is not complete before JAX 0.7")
 def test_as_shard_map(subtests: pytest.Subtests) -> None:
@@ -99,6 +100,7 @@ def test_as_shard_map(subtests: pytest.Subtests) -> None:
             assert given.is_deleted()
 
 
+@pytest.mark.long
 def test_nested(subtests: pytest.Subtests) -> None:
     """Over each dimension, compiled and operation by operation, as vmap has it."""
     value = VALUE.reshape(2, 2, 8)

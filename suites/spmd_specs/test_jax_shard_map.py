@@ -66,6 +66,7 @@ def joined(parts: np.ndarray) -> np.ndarray:
     return np.concatenate([np.concatenate(list(row), 1) for row in parts])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", BOTH_WAYS)
 def test_values(subtests: pytest.Subtests, way: str) -> None:
     """Parts, places, sums and results that all devices share, with and without jit."""
@@ -135,6 +136,7 @@ def test_trees(way: str) -> None:
     assert number == 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", BOTH_WAYS)
 def test_derivatives(subtests: pytest.Subtests, way: str) -> None:
     """Forward, backward, of both, of what remains of a checkpoint, and of what is not used."""
@@ -215,6 +217,7 @@ def test_gradients_of_parts(way: str) -> None:
         np.testing.assert_allclose(got, own, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", BOTH_WAYS)
 def test_vmap(subtests: pytest.Subtests, way: str) -> None:
     """Over any dimension, of some arguments, of two levels, and over an axis of the mesh."""
@@ -260,6 +263,7 @@ def test_vmap_over_an_axis() -> None:
     np.testing.assert_allclose(*over_an_axis("checked"))
 
 
+@pytest.mark.long
 def test_inside_of_loops_and_functions(subtests: pytest.Subtests) -> None:
     """In scan and while, around them, and around functions with gradients of their own."""
     step = mapped("checked", lambda v: v + lax.psum(v, "x") / 2, (XY,), XY)

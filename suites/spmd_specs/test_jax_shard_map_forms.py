@@ -117,6 +117,7 @@ def test_references(subtests: pytest.Subtests) -> None:
         np.testing.assert_array_equal(sums, tiles)
 
 
+@pytest.mark.long
 def test_with_checks_of_jax(subtests: pytest.Subtests) -> None:
     """A valid program passes the checks of each step that JAX has for its own developers."""
     mesh = mesh_of(2, 2)
@@ -151,6 +152,7 @@ def test_specs_of_an_axis_that_vmap_divides(subtests: pytest.Subtests) -> None:
                 jax.vmap(wrong)(placed)
 
 
+@pytest.mark.long
 def test_axes_of_one_device_and_scalars(subtests: pytest.Subtests) -> None:
     """Axes of one device divide nothing, also for random keys and for what is computed of none."""
     for shape in ((4, 1), (1, 4)):
@@ -175,6 +177,7 @@ def test_axes_of_one_device_and_scalars(subtests: pytest.Subtests) -> None:
                 np.testing.assert_array_equal(jax.random.key_data(jax.jit(split)(keys)), expected)
 
 
+@pytest.mark.long
 def test_concrete_values_inside(subtests: pytest.Subtests) -> None:
     """Without jit a value that all devices share decides a condition of Python; others do not."""
     mesh = mesh_of(2, 2)

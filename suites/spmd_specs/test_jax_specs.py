@@ -67,6 +67,7 @@ def test_placed(topology: Topology, subtests: pytest.Subtests, rank: int) -> Non
 ROWS, WIDTH = 1024, 256  # large against the sums of a gradient's rows
 
 
+@pytest.mark.long
 @pytest.mark.lanes("*-aot")
 @pytest.mark.topologies("2xv6e:2x2", "2xh100:4")
 def test_compiles(
@@ -138,6 +139,7 @@ def test_uneven_is_refused(subtests: pytest.Subtests) -> None:
             jax.device_put(value_of(*shape), sharding(mesh, entries))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rank", [1, 2])
 def test_moved(subtests: pytest.Subtests, rank: int) -> None:
     """From each spec to each other: by device_put, as a program's result, by a constraint in it."""

@@ -51,6 +51,7 @@ def _start_late(start_runtime: StartRuntime, beginning: str) -> object:
     return kept
 
 
+@pytest.mark.long
 @pytest.mark.topologies(4)
 @pytest.mark.parametrize("beginning", _beginnings())
 def test_late_unmarked(start_runtime: StartRuntime, beginning: str) -> None:

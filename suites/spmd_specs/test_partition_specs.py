@@ -51,6 +51,7 @@ def test_every_spec(
                 check_marked(value, layout, spec)
 
 
+@pytest.mark.long
 @pytest.mark.topologies(2, 8)
 @pytest.mark.parametrize("shapes", [[(1,), (3,), (9,)], [(5, 3)]], ids=["1d", "5x3"])
 @pytest.mark.parametrize("mesh_rank", [1, 2, 3], ids="mesh{}d".format)

@@ -60,6 +60,7 @@ def test_scalar_parameter_shards(topology: Topology, start_runtime: StartRuntime
     torch.testing.assert_close(output.cpu(), reference(numbered((8, 8))))
 
 
+@pytest.mark.long
 @pytest.mark.topologies(1, 4, 8)
 @pytest.mark.parametrize("replicas", [1, 2], ids=["fsdp-only", "extra-data-axis"])
 @pytest.mark.parametrize("policy", POLICIES)
@@ -103,6 +104,7 @@ OPTIMIZERS: dict[str, tuple[Optimizer, Optimizer | None]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.topologies(4)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizer(
