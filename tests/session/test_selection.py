@@ -216,7 +216,7 @@ SLOW = {"test_slow[cpu-1]", "test_sizes[cpu-1-2]", "test_plain"}
         (("--cases", "ids"), {"test_slow[cpu-1]"}),
         (("test_inner.py::test_slow",), {"test_slow[cpu-1]"}),
     ],
-    ids=" ".join,
+    ids=["alone", "marked", "lane", "cases", "id"],
 )
 def test_long_cases_are_left_out(project: Project, args: tuple[str, ...], names: set[str]) -> None:
     project.write("test_inner.py", LONG)
