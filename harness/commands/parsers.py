@@ -15,6 +15,8 @@ from harness.commands.output import STDOUT
 from harness.errors import BadInputError
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+_BUDGET = re.compile(r"([0-9]{1,6})(s|m|h)")
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
@@ -83,6 +85,14 @@ def output_folder(text: str) -> Path:
     if not os.path.isdir(folder):  # noqa: PTH112
         raise argparse.ArgumentTypeError(f"{text!r}: expected a folder, {folder} is a file")
     return Path(text)
+
+
+def budget_seconds(text: str) -> float:
+    """Return the seconds of a ``--budget``, as ``90s`` or ``10m``. Raises BadInputError."""
+    match = _BUDGET.fullmatch(text)
+    if match is None or not int(match[1]):
+        raise BadInputError(f"--budget {text!r}: expected seconds, minutes or hours, as 90s or 10m")
+    return int(match[1]) * _SECONDS[match[2]]
 
 
 def site_address(text: str, option: str = "--address") -> str:

@@ -18,7 +18,7 @@ from jaxlib import xla_client
 from harness.ir import Program
 from harness.oracles.jax_cpu import cpu_client
 
-_DTYPES = {
+DTYPES = {
     "f32": np.dtype(np.float32),
     "f64": np.dtype(np.float64),
     "bf16": np.dtype(ml_dtypes.bfloat16),
@@ -123,6 +123,6 @@ def _placed(value: np.ndarray, device: Any) -> Any:
 
 def _check(program: Program, replica: int, values: Sequence[np.ndarray]) -> None:
     given = [(tuple(value.shape), value.dtype) for value in values]
-    expected = [(type_.shape, _DTYPES.get(type_.dtype)) for type_ in program.inputs]
+    expected = [(type_.shape, DTYPES.get(type_.dtype)) for type_ in program.inputs]
     if given != expected:
         raise ValueError(f"replica {replica}: the program takes {expected}, got {given}")

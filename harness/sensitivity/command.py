@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from harness.commands.in_stack import add_stack, continue_in, stack_named
 from harness.commands.output import answer, say
-from harness.commands.parsers import add_json, names, output_file, output_folder, whole_number
+from harness.commands.parsers import (
+    add_json,
+    budget_seconds,
+    names,
+    output_file,
+    output_folder,
+    whole_number,
+)
 from harness.errors import BadInputError
 from harness.files import write
 from harness.model.case_id import file_of
@@ -23,8 +29,6 @@ if TYPE_CHECKING:
 
 _LANES = ("virtual-tpu", "cpu")
 _FOLDER = Path("reports/sensitivity")
-_BUDGET = re.compile(r"([0-9]{1,6})(s|m|h)")
-_SECONDS = {"s": 1, "m": 60, "h": 3600}
 _MOST = 20_000
 _MOSTLY = 0.95
 _TRIES = 5
@@ -131,7 +135,7 @@ def _run(options: argparse.Namespace) -> int:
     from harness.sensitivity.whole_modules import read_modules
     from harness.session.selection import read_cases
 
-    operators, budget = _operators(options), _seconds(options.budget)
+    operators, budget = _operators(options), budget_seconds(options.budget)
     given = read_cases(options.beside) if options.beside else frozenset[str]()
     if options.seconds and not (options.modules and options.smallest):
         raise BadInputError("--seconds: expected --modules and --smallest beside it")
@@ -236,13 +240,6 @@ def _held_to(least: int, score: Score) -> int:
 
 def _rounded(percent: float | None) -> float | None:
     return None if percent is None else round(percent, 1)
-
-
-def _seconds(text: str) -> float:
-    match = _BUDGET.fullmatch(text)
-    if match is None or not int(match[1]):
-        raise BadInputError(f"--budget {text!r}: expected seconds, minutes or hours, as 90s or 10m")
-    return int(match[1]) * _SECONDS[match[2]]
 
 
 def _emptied(folder: Path) -> Path:

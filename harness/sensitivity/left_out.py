@@ -18,9 +18,9 @@ def is_left_out(node: ast.AST) -> bool:
     match node:
         case ast.Raise():
             return True
-        case ast.FunctionDef(name=name, decorator_list=decorators) if (
-            name.endswith((*_MESSAGES, "error")) or _runs_in_cpp(decorators)
-        ):
+        case ast.FunctionDef(name=name, decorator_list=decorators) if name.endswith(
+            (*_MESSAGES, "error")
+        ) or _runs_in_cpp(decorators):
             return True
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             return name in _TEXTS or _is_of_other_platform(name)

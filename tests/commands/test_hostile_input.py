@@ -82,6 +82,7 @@ READ = {
     "stacks folder": ["stacks", "--folder", "FILE", "list"],
     "since": ["since", "a/b#1", "--reports", "FILE"],
     "repro": ["repro", "FILE::test_x"],
+    "reduce": ["reduce", "FILE.mlir"],
     "list": ["ci", "list", "FILE"],
     "verdict": ["verdict", "latest", "--history", "FILE"],
     "query": ["ci", "query", "SELECT 1", "--history", "FILE"],

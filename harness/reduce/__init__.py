@@ -1,0 +1,1 @@
+"""The smallest program that fails as another one does."""

@@ -1,0 +1,165 @@
+"""``xla-harness reduce``."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packaging.version import Version
+
+from harness.commands.in_stack import add_stack, continue_in, stack_named
+from harness.commands.output import say, show
+from harness.commands.parsers import budget_seconds, output_file
+from harness.errors import PARTIAL, BadInputError
+from harness.files import write
+from harness.model.versions import ABSENT, installed
+
+if TYPE_CHECKING:
+    from harness.reduce.trial import Ending
+
+_OUT = Path("reports/reduced.py")
+_FILES = (".mlir", ".hlo", ".txt", ".pb")
+_OLDEST = "0.6.1"  # whose client takes what these scripts give it
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument(
+        "source",
+        metavar="CASE|FILE",
+        help="a test's id, or a program: StableHLO (.mlir), HLO text (.hlo, .txt) or a "
+        "serialised HloModuleProto (.pb)",
+    )
+    parser.add_argument("--lane", default="", metavar="NAME", help="where the case runs")
+    add_stack(parser)
+    parser.add_argument(
+        "--budget", default="5m", metavar="TIME", help="for the search (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--out",
+        type=output_file,
+        metavar="FILE",
+        help=f"the script, with the program beside it as .mlir (default: {_OUT})",
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    budget = budget_seconds(options.budget)
+    if options.stack:
+        continue_in(stack_named(options.stack), options)
+    version = installed("jaxlib")
+    if version == ABSENT or Version(version) < Version(_OLDEST):
+        raise BadInputError(f"reduce: expected jaxlib {_OLDEST} or newer, it is {version}")
+    from harness.reduce import report
+    from harness.reduce.deciding import Deciding, deciding
+    from harness.reduce.program import bare, count
+    from harness.reduce.search import Search
+
+    start = time.monotonic()
+
+    def tell(text: str) -> None:
+        minutes, seconds = divmod(int(time.monotonic() - start), 60)
+        say(f"[{minutes}:{seconds:02}] {text}")
+
+    text, ending, failure = _failing(options)
+    was = count(bare(text))
+    tell(f"{was} instructions: {ending.kind}: {ending.text}")
+    text, is_done = Search(ending, start + budget, tell).smallest(text)
+    (ending,) = _endings([text])
+    out: Path = options.out or _OUT
+    out.parent.mkdir(exist_ok=True)
+    write({out.with_suffix(".mlir"): text})
+    decides = Deciding((), "")
+    if is_done:
+        tell("asking XLA without each of its passes")
+        decides = deciding(text, ending)
+    about = report.About(options.source, failure, ending, decides, was)
+    write({out: report.script(text, about)})
+    show(_summary(about, count(text), out, time.monotonic() - start))
+    if not is_done:
+        say(
+            f"the budget has ended; to go on: xla-harness reduce {out.with_suffix('.mlir')}"
+            f" --out {out}"
+        )
+    return 0 if is_done else PARTIAL
+
+
+def _summary(about: object, number: int, out: Path, seconds: float) -> str:
+    from harness.reduce.report import About, flag_text
+
+    assert isinstance(about, About)
+    lines = [
+        f"{about.was} instructions -> {number} in {seconds:.0f} s",
+        f"{about.ending.kind:8}  {about.ending.text}",
+    ]
+    if about.deciding.brought_by:
+        lines.append(f"wrong after pass {about.deciding.brought_by}")
+    if flags := about.deciding.flags:
+        lines.append(f"not so with {', or with '.join(map(flag_text, flags))}")
+    return "\n".join([*lines, f"script    {out}, for an upstream issue"])
+
+
+def _failing(options: argparse.Namespace) -> tuple[str, Ending, str]:
+    """Return a program that fails, how it does, and how its case does.
+
+    Raises BadInputError if none does alone, or not always so.
+    """
+    path = Path(options.source)
+    if path.suffix in _FILES and "::" not in options.source:
+        from harness.reduce.hlo import read
+
+        if not path.is_file():
+            raise BadInputError(f"{path}: expected a program, there is no such file")
+        text = read(path)
+        (ending,) = _endings([text])
+        if ending.kind in ("right", "ran"):
+            raise BadInputError(f"{path}: nothing to reduce: {_WHY[ending.kind]}")
+        return _twice(text, ending, options.source), ending, ""
+    from harness.reduce.recording import record
+
+    say(f"running {options.source} ...")
+    recorded = record(options.source, options.lane)
+    result = recorded.result
+    if not result.signature:
+        raise BadInputError(f"{result.key}: nothing to reduce: {result.outcome}")
+    failure = f"{result.layer}: {result.signature}"
+    if not recorded.programs:
+        raise BadInputError(
+            f"{result.key}: no program to reduce: it failed before it compiled one\n  {failure}"
+        )
+    endings = [_endings([text])[0] for text in recorded.programs]
+    for text, ending in zip(recorded.programs, endings, strict=True):
+        if ending.kind not in ("right", "ran"):
+            return _twice(text, ending, result.key), ending, failure
+    kinds = {ending.kind for ending in endings}
+    raise BadInputError(
+        f"{result.key}: none of its {len(endings)} programs fails alone: "
+        f"{' '.join(_WHY[kind] for kind in sorted(kinds))}\n  {failure}\n"
+        "What builds the programs, or what the test expects, decides: xla-harness repro writes "
+        "a case of lane cpu as a script"
+    )
+
+
+_WHY = {
+    "right": "XLA computes what the operations say.",
+    "ran": "it runs, and nothing here can say what its numbers should be.",
+}
+
+
+def _twice(text: str, ending: Ending, source: str) -> str:
+    (again,) = _endings([text])
+    if again.signature != ending.signature:
+        raise BadInputError(
+            f"{source}: expected a program that always fails in one way, it is flaky: first "
+            f"{ending.kind}, then {again.kind}"
+        )
+    return text
+
+
+def _endings(texts: list[str]) -> list[Ending]:
+    from harness.reduce.trial import endings
+
+    return endings(texts)

@@ -1,0 +1,67 @@
+"""What decides a failure: XLA's passes without which there is none, and the one that brings it."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from harness.reduce.trial import SEEDS, Ending, Flags, endings, in_a_fork, wrong_dump
+
+DISABLE = "xla_disable_hlo_passes"
+_OTHER_FLAGS: Sequence[Flags] = ({"xla_backend_optimization_level": 0},)
+_PASSES = re.compile(r"\.(\d{4})\.[\w-]+\.after_([\w-]+)(?:\.before_([\w-]+))?\.txt$")
+# The ends of a pipeline, and what divides a program: without it, nothing is left to go wrong.
+_NO_PASS = ("pipeline-start", "pipeline-end", "shardy-xla", "spmd-partitioning")
+
+
+@dataclass(frozen=True)
+class Deciding:
+    """What decides: flags that make the program right, each alone, and the pass that brings it."""
+
+    flags: Sequence[Flags]
+    brought_by: str  # "" if it is not known
+
+
+def deciding(text: str, ending: Ending) -> Deciding:
+    """Return what decides how a program ends, by asking XLA without each of its passes in turn."""
+    with tempfile.TemporaryDirectory(prefix="reduce-") as name:
+        dump = {"xla_dump_to": name, "xla_dump_hlo_pass_re": ".*", "xla_dump_hlo_as_text": True}
+        endings([text], [dump])
+        paths = [path for path in Path(name).iterdir() if _PASSES.search(path.name)]
+        paths.sort(key=lambda path: _place(path.name))
+        names = dict.fromkeys(
+            each for path in paths for each in _names(path.name) if each not in _NO_PASS
+        )
+        brought_by = ""
+        if ending.kind == "wrong":
+            _, answer = in_a_fork(partial(wrong_dump, text, ending.seed, [*map(str, paths)]))
+            brought_by = _pass_of(answer) if isinstance(answer, str) else ""
+    flags = [*({DISABLE: each} for each in names), *_OTHER_FLAGS]
+    right, together = [], len(os.sched_getaffinity(0))
+    seeds = [ending.seed] if ending.seed else SEEDS
+    for start in range(0, len(flags), together):
+        some = flags[start : start + together]
+        for flag, own in zip(some, endings([text] * len(some), some, seeds), strict=True):
+            if own.kind == "right" or (own.kind == "ran" and ending.kind != "wrong"):
+                right.append(flag)
+    return Deciding(right, brought_by)
+
+
+def _place(name: str) -> int:
+    match = _PASSES.search(name)
+    return int(match[1]) if match else 0
+
+
+def _names(name: str) -> Sequence[str]:
+    match = _PASSES.search(name)
+    return [each for each in match.groups()[1:] if each] if match else []
+
+
+def _pass_of(path: str) -> str:
+    names = _names(Path(path).name)
+    return names[0] if names else ""

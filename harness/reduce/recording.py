@@ -1,0 +1,79 @@
+"""The programs that a test compiles when it fails: JAX's StableHLO, or what a plugin was given."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import frameworks
+from harness.errors import BadInputError
+from harness.isolation import libc
+from harness.junit.report import read
+from harness.junit.result import Result
+from harness.lanes.virtual.callbacks import PLANTER_VARIABLE
+
+FOLDER_VARIABLE = "XLA_HARNESS_KEPT_PROGRAMS"
+_KEEPER = "harness.reduce.kept"
+_RAN = (0, 1)  # exit codes of pytest: all passed, some failed
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A test's result, and the programs that it compiled in the order in which it did."""
+
+    result: Result
+    programs: Sequence[str]  # StableHLO
+
+
+def record(case: str, lane: str) -> Recorded:
+    """Run one test and keep its programs; ``lane`` is "" for the case's own.
+
+    Raises BadInputError if no test has this id, or several have.
+    """
+    with tempfile.TemporaryDirectory(prefix="reduce-") as name:
+        folder = Path(name)
+        report, programs, plugin = (folder / part for part in ("report.xml", "jax", "plugin"))
+        plugin.mkdir()
+        lanes = [f"--lane={lane}"] if lane else []
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "pytest", case, *lanes, f"--junitxml={report}", "-n0"),
+                *("-q", "--tb=no", "-p", "no:cacheprovider"),
+            ],
+            env={
+                **frameworks.without_lanes(os.environ),
+                "JAX_DUMP_IR_TO": str(programs),
+                "JAX_DUMP_IR_MODES": "stablehlo",
+                PLANTER_VARIABLE: _KEEPER,
+                FOLDER_VARIABLE: str(plugin),
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+            preexec_fn=libc.DieWithParent(),
+        )
+        if done.returncode not in _RAN:
+            last = "\n".join((done.stdout + done.stderr).strip().splitlines()[-8:])
+            raise BadInputError(f"{case}: pytest ended with {done.returncode}\n{last}")
+        results = list(read(report).results.values())
+        if len(results) != 1:
+            ids = "\n  ".join(result.key for result in results[:12])
+            raise BadInputError(f"{case}: expected one test, it names {len(results)}\n  {ids}")
+        return Recorded(results[0], _texts(programs) or _texts(plugin))
+
+
+def _texts(folder: Path) -> list[str]:
+    paths = sorted(folder.glob("*.mlir"), key=lambda path: _place(path.name))
+    return [path.read_text() for path in paths]
+
+
+def _place(name: str) -> tuple[int, str]:
+    match = _NUMBER.search(name)
+    return (int(match[0]) if match else 0), name

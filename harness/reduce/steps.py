@@ -1,0 +1,412 @@
+"""Steps that make a program smaller. Each yields programs that may no longer fail, or be none."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from harness.reduce.program import (
+    changed,
+    copied,
+    count,
+    every,
+    is_mark,
+    main_of,
+    unmark_operation,
+    whole,
+)
+from harness.reduce.trial import values_of
+
+Step = Callable[[str], Iterator[str]]
+_DIMENSIONS = re.compile(r"(?<=tensor<)[\dx]+(?=x)")
+_NUMBER = re.compile(r"(?<![\w%#@.\"])\d+(?![\w.])")
+_AXIS = re.compile(r'"(\w+)"=(\d+)')
+_PARTITIONS = re.compile(r"(?<=mhlo\.num_partitions = )\d+")
+_FOLDED = 64  # elements of a constant that stays readable
+_LARGER = re.compile(r"(?<=[x<])(?:bf16|f64|f16|i64|ui32|i8|ui8)(?=>)")
+
+
+def return_a_value(text: str) -> Iterator[str]:
+    """Return one intermediate value, and nothing that is computed after it; the smallest first."""
+    programs = set()
+    for place, (results, _) in enumerate(_top(text)):
+        for result in range(len(results)):
+
+            def value(module: Any, place: int = place, result: int = result) -> bool:
+                block = main_of(module).regions[0].blocks[0]
+                return _set_results(module, [block.operations[place].operation.results[result]])
+
+            programs.add(changed(text, value))
+    yield from sorted(programs - {"", text}, key=lambda program: (count(program), program))
+
+
+def _set_results(module: Any, values: Sequence[Any]) -> bool:
+    from jaxlib.mlir import ir
+
+    main = main_of(module)
+    block = main.regions[0].blocks[0]
+    end = list(block.operations)[-1].operation
+    with ir.InsertionPoint(end):
+        ir.Operation.create("func.return", operands=list(values))
+    end.erase()
+    _set_type(main, block, [value.type for value in values])
+    return True
+
+
+def _set_type(main: Any, block: Any, results: Sequence[Any]) -> None:
+    from jaxlib.mlir import ir
+
+    inputs = [argument.type for argument in block.arguments]
+    main.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, list(results)))
+    for name, number in (("arg_attrs", len(inputs)), ("res_attrs", len(results))):
+        if name in main.attributes:
+            given = list(main.attributes[name])[:number]
+            given += [ir.DictAttr.get({})] * (number - len(given))
+            main.attributes[name] = ir.ArrayAttr.get(given)
+    if "res_attrs" in main.attributes:
+        del main.attributes["res_attrs"]
+
+
+def drop_results(text: str) -> Iterator[str]:
+    """Return one value less."""
+    for place in range(_returned(text)):
+
+        def drop(module: Any, place: int = place) -> bool:
+            end = list(main_of(module).regions[0].blocks[0].operations)[-1].operation
+            values = list(end.operands)
+            return len(values) > 1 and _set_results(module, values[:place] + values[place + 1 :])
+
+        yield changed(text, drop)
+
+
+def _returned(text: str) -> int:
+    return len(_top(text)[-1][1])
+
+
+def take_values_as_arguments(text: str) -> Iterator[str]:
+    """Take the results of some operations as arguments: of half of them, then of fewer.
+
+    Integers are left as they are: random ones would be indices out of bounds, a failure of its own.
+    """
+    number = len(_top(text)) - 1
+    size = number
+    while size:
+        for start in range(0, number, size):
+            places = range(start, min(start + size, number))
+            yield changed(text, partial(_take, places=places))
+        size //= 2
+
+
+def _take(module: Any, places: range) -> bool:
+    from jaxlib.mlir import ir
+
+    main = main_of(module)
+    block = main.regions[0].blocks[0]
+    operations = [block.operations[place].operation for place in places]
+    some = False
+    for operation in operations:
+        for result in operation.results:
+            if list(result.uses) and _is_real(result.type):
+                argument = block.add_argument(result.type, ir.Location.unknown())
+                result.replace_all_uses_with(argument)
+                some = True
+    _set_type(main, block, main.type.results)
+    return some
+
+
+def _is_real(type_: Any) -> bool:
+    from jaxlib.mlir import ir
+
+    is_tensor = ir.RankedTensorType.isinstance(type_)
+    return is_tensor and "i" not in str(ir.RankedTensorType(type_).element_type)
+
+
+def fold_constants(text: str) -> Iterator[str]:
+    """Use a constant in the place of what is computed from constants alone, by one device."""
+    places: list[int] = []
+
+    def keep(module: Any) -> bool:
+        block = main_of(module).regions[0].blocks[0]
+        operations = [child.operation for child in block.operations]
+        places.extend(
+            n for n, op in enumerate(operations) if _is_constant(op) and _is_folded(op.results)
+        )
+        return _set_results(module, [operations[n].results[0] for n in places]) if places else False
+
+    if not (kept := changed(text, keep)) or not (alone := whole(kept)):
+        return
+    arrays = values_of(next(drop_arguments(alone)) or alone)
+
+    def fold(module: Any) -> bool:
+        from jaxlib.mlir import ir
+
+        block = main_of(module).regions[0].blocks[0]
+        operations = [child.operation for child in block.operations]
+        for n, numbers in zip(places, arrays, strict=True):
+            result = operations[n].results[0]
+            with ir.InsertionPoint(operations[n]):
+                value = ir.Attribute.parse(f"dense<{numbers}> : {result.type}")
+                new = ir.Operation.create(
+                    "stablehlo.constant", results=[result.type], attributes={"value": value}
+                )
+            result.replace_all_uses_with(new.results[0])
+        return True
+
+    if arrays:
+        yield changed(text, fold)
+
+
+def _is_folded(results: Sequence[Any]) -> bool:
+    """Return whether a constant is written in the place of the results: few integers."""
+    from jaxlib.mlir import ir
+
+    if len(results) != 1 or not ir.RankedTensorType.isinstance(results[0].type):
+        return False
+    type_ = ir.RankedTensorType(results[0].type)
+    return "i" in str(type_.element_type) and math.prod(type_.shape) <= _FOLDED
+
+
+def _is_constant(operation: Any) -> bool:
+    """Return whether it computes something from constants alone."""
+    from jaxlib.mlir import ir
+
+    if operation.name == "stablehlo.constant" or len(operation.regions):
+        return False
+    return bool(len(operation.operands)) and all(
+        not ir.BlockArgument.isinstance(value)
+        and (value.owner.name == "stablehlo.constant" or _is_constant(value.owner))
+        for value in operation.operands
+    )
+
+
+def drop_arguments(text: str) -> Iterator[str]:
+    """Drop the arguments that nothing uses."""
+
+    def drop(module: Any) -> bool:
+        from jaxlib.mlir import ir
+
+        main = main_of(module)
+        block = main.regions[0].blocks[0]
+        unused = [n for n, each in enumerate(block.arguments) if not list(each.uses)]
+        kept = [n for n in range(len(block.arguments)) if n not in unused]
+        if "arg_attrs" in main.attributes:
+            attributes = list(main.attributes["arg_attrs"])
+            main.attributes["arg_attrs"] = ir.ArrayAttr.get([attributes[n] for n in kept])
+        for number in reversed(unused):
+            block.erase_argument(number)
+        _set_type(main, block, main.type.results)
+        return bool(unused)
+
+    yield changed(text, drop)
+
+
+def forward_operands(text: str) -> Iterator[str]:
+    """Use an operand in the place of an operation's result, the last operation first."""
+    for place in reversed(range(len(_every(text)))):
+        for result, operand in _alike(text, place):
+
+            def forward(
+                module: Any, place: int = place, result: int = result, operand: int = operand
+            ) -> bool:
+                operation = every(module)[place]
+                operation.results[result].replace_all_uses_with(operation.operands[operand])
+                return True
+
+            yield changed(text, forward)
+
+
+def _alike(text: str, place: int) -> list[tuple[int, int]]:
+    name, results, operands = _every(text)[place]
+    if name in ("func.func", "stablehlo.constant"):
+        return []
+    return [
+        (n, m)
+        for n, type_ in enumerate(results)
+        for m, other in enumerate(operands)
+        if type_ == other
+    ]
+
+
+def put_zeros(text: str) -> Iterator[str]:
+    """Use zeros in the place of an operation's result."""
+    for place, (name, results, _) in enumerate(_every(text)):
+        if name in ("func.func", "stablehlo.constant") or len(results) != 1:
+            continue
+
+        def zero(module: Any, place: int = place) -> bool:
+            from jaxlib.mlir import ir
+
+            operation = every(module)[place]
+            type_ = operation.results[0].type
+            if not ir.RankedTensorType.isinstance(type_) or not list(operation.results[0].uses):
+                return False
+            element = ir.RankedTensorType(type_).element_type
+            kind = ir.FloatAttr.get(element, 0.0) if "f" in str(element) else None
+            value = kind or ir.IntegerAttr.get(element, 0)
+            with ir.InsertionPoint(operation):
+                new = ir.Operation.create(
+                    "stablehlo.constant",
+                    results=[type_],
+                    attributes={"value": ir.DenseElementsAttr.get_splat(type_, value)},
+                )
+            operation.results[0].replace_all_uses_with(new.results[0])
+            return True
+
+        try:
+            yield changed(text, zero)
+        except (TypeError, ValueError):
+            continue  # a type without such a constant
+
+
+def run_once(text: str) -> Iterator[str]:
+    """Put the body of a loop, or one branch of a condition, in its place."""
+    for place, (name, _, _) in enumerate(_every(text)):
+        if name not in ("stablehlo.while", "stablehlo.case", "stablehlo.if"):
+            continue
+        for region in (1,) if name == "stablehlo.while" else (0, 1):
+
+            def once(module: Any, place: int = place, region: int = region) -> bool:
+                from jaxlib.mlir import ir
+
+                operation = every(module)[place]
+                is_loop = operation.name == "stablehlo.while"
+                given = list(operation.operands) if is_loop else []
+                with ir.InsertionPoint(operation):
+                    values = copied(operation.regions[region].blocks[0], given)
+                for result, value in zip(operation.results, values, strict=True):
+                    result.replace_all_uses_with(value)
+                return True
+
+            yield changed(text, once)
+
+
+def drop_annotations(text: str) -> Iterator[str]:
+    """Leave out where one value is: of an operation, of an argument, or a constraint."""
+    for place, _ in enumerate(_every(text)):
+
+        def drop(module: Any, place: int = place) -> bool:
+            operation = every(module)[place]
+            if is_mark(operation):
+                operation.results[0].replace_all_uses_with(operation.operands[0])
+                return True
+            return unmark_operation(operation)
+
+        yield changed(text, drop)
+    for match in re.finditer(r" {sdy\.sharding = #sdy\.sharding<[^}]*?>}", text):
+        yield text[: match.start()] + text[match.end() :]
+    for match in re.finditer(r'{"\w+"(?:, "\w+")*}', text):
+        yield text[: match.start()] + "{}" + text[match.end() :]
+    yield re.sub(r" {jax\.result_info = [^}]*}", "", text)
+
+
+def use_fewer_devices(text: str) -> Iterator[str]:
+    """Make an axis of the mesh half as long, or leave it out."""
+    for match in _AXIS.finditer(text):
+        name, size = match[1], int(match[2])
+        for smaller in dict.fromkeys((1, size // 2)) if size > 1 else ():
+            other = text[: match.start()] + f'"{name}"={smaller}' + text[match.end() :]
+            yield _PARTITIONS.sub(partial(_fewer, size, smaller), other)
+        if size == 1:
+            other = text.replace(f', "{name}"=1', "").replace(f'"{name}"=1, ', "")
+            yield re.sub(rf', "{name}"(?=[,}}])|"{name}"(?:, )?(?=["}}])', "", other)
+
+
+def _fewer(size: int, smaller: int, partitions: re.Match[str]) -> str:
+    return str(int(partitions[0]) // size * smaller)
+
+
+def use_smaller_shapes(text: str) -> Iterator[str]:
+    """Make all dimensions of one size smaller, alone or with all numbers near to it."""
+    sizes = sorted({int(n) for d in _DIMENSIONS.findall(text) for n in d.split("x")}, reverse=True)
+    for size in sizes:
+        for less in dict.fromkeys(size - each for each in (1, size // 2, size - 1)):
+            if 0 < less < size:
+                yield _resized(text, partial(_less, above=size - 1, most=size, less=less))
+        for less in dict.fromkeys((size // 2, size // 4, 2, 1)):
+            if 0 < less < size:
+                yield _resized(text, partial(_less, above=less, most=size, less=less))
+    for size in sizes:
+        if size > 1:
+            yield _DIMENSIONS.sub(partial(_ones, str(size)), text)
+
+
+def _less(number: int, above: int, most: int, less: int) -> int:
+    return number - less if above < number <= most else number
+
+
+def _ones(size: str, dimensions: re.Match[str]) -> str:
+    return "x".join("1" if number == size else number for number in dimensions[0].split("x"))
+
+
+def _resized(text: str, change: Callable[[int], int]) -> str:
+    """Return the text with other numbers in shapes and in what operations say, but not in names."""
+    head, mesh, body = text.partition("func.func")
+    body = _NUMBER.sub(lambda m: str(change(int(m[0]))), body)
+    body = _DIMENSIONS.sub(lambda m: "x".join(str(change(int(n))) for n in m[0].split("x")), body)
+    return head + mesh + body
+
+
+def use_usual_types(text: str) -> Iterator[str]:
+    """Use float32 and int32 in the place of one other type."""
+    for name in sorted(set(_LARGER.findall(text))):
+        other = "i32" if "i" in name else "f32"
+        yield re.sub(rf"(?<=[x<]){name}(?=>)", other, text)
+
+
+def use_simple_constants(text: str) -> Iterator[str]:
+    """Use one number in the place of a table."""
+    for match in re.finditer(r"dense<(\[[^>]*\]|\"[^\"]*\")>", text):
+        for number in ("0", "1"):
+            for end in ("", ".000000e+00"):
+                yield f"{text[: match.start()]}dense<{number}{end}>{text[match.end() :]}"
+
+
+STEPS: Sequence[Step] = (
+    return_a_value,
+    take_values_as_arguments,
+    drop_results,
+    drop_arguments,
+    fold_constants,
+    run_once,
+    forward_operands,
+    drop_annotations,
+    use_fewer_devices,
+    use_smaller_shapes,
+    put_zeros,
+    use_simple_constants,
+    use_usual_types,
+)
+
+
+def _top(text: str) -> list[tuple[list[str], list[str]]]:
+    """Return the types of results and operands of main's operations, the return last."""
+    rows: list[tuple[list[str], list[str]]] = []
+
+    def look(module: Any) -> bool:
+        block = main_of(module).regions[0].blocks[0]
+        rows.extend(_types(child.operation) for child in block.operations)
+        return False
+
+    changed(text, look)
+    return rows
+
+
+def _every(text: str) -> list[tuple[str, list[str], list[str]]]:
+    rows: list[tuple[str, list[str], list[str]]] = []
+
+    def look(module: Any) -> bool:
+        rows.extend((operation.name, *_types(operation)) for operation in every(module))
+        return False
+
+    changed(text, look)
+    return rows
+
+
+def _types(operation: Any) -> tuple[list[str], list[str]]:
+    return (
+        [str(value.type) for value in operation.results],
+        [str(value.type) for value in operation.operands],
+    )

@@ -1,0 +1,198 @@
+"""A program that fails becomes a small one that fails so, and a script for an upstream issue."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.commands import run_program, xla_harness
+from support.paths import ROOT
+from support.programs import ENDLESS, LATE, REFUSED, RIGHT, UNKNOWN
+
+from harness.reduce.program import bare, count, devices, valid, whole
+from harness.reduce.steps import STEPS
+
+ENDINGS = """
+import json, sys
+from harness.reduce.trial import endings
+texts = json.load(sys.stdin)
+for one in (texts, texts[:1]):
+    print(json.dumps([(ending.kind, ending.text, ending.seed) for ending in endings(one, limit=6)]))
+"""
+TESTS = '''
+import jax, jax.numpy as jnp, numpy as np, pytest
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+pytestmark = [pytest.mark.lanes("cpu"), pytest.mark.topologies("4")]
+
+def test_refused():
+    """What XLA refuses to compile: https://github.com/jax-ml/jax/issues/39301."""
+    x = np.arange(4, dtype=np.float32)
+    def cut(value, before, after):
+        return lax.pad(value, np.float32(0), [(-before, -after, 0)])
+    def both(value):
+        right = lax.concatenate([cut(value, 3, 0), cut(value, 0, 1)], 0)
+        return right + lax.concatenate([cut(value, 1, 0), cut(value, 0, 3)], 0)
+    along = NamedSharding(Mesh(np.array(jax.devices()), "x"), PartitionSpec("x"))
+    jax.jit(both)(jax.device_put(x, along))
+
+def test_right(): jax.jit(lambda x: x + 1)(np.zeros(4))
+
+def test_wrong_test(): assert jax.jit(lambda x: x + 1)(np.float32(1)) == 3
+
+def test_early(): raise ValueError("too early")
+'''
+
+
+def write(folder: Path, **texts: str) -> None:
+    for name, text in texts.items():
+        (folder / f"{name}.mlir").write_text(text)
+
+
+def reduced(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return xla_harness("reduce", *words, cwd=folder)
+
+
+def test_the_interpreter_computes_what_jax_does() -> None:
+    done = run_program(sys.executable, Path(__file__).with_name("programs_of_jax.py"), cwd=ROOT)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr[-2000:]
+
+
+def test_endings() -> None:
+    texts = [LATE, REFUSED, ENDLESS, RIGHT, UNKNOWN, "module {"]
+    done = run_program(sys.executable, "-c", ENDINGS, input=json.dumps(texts), cwd=ROOT)
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert [kind for kind, _, _ in first] == [
+        *("wrong", "refused", "hang", "right", "refused", "invalid"),
+    ]
+    assert first[0] == second[0], "the arguments are the same each time"
+    assert re.match(r"result 0: \[\d\] is \S+, expected \S+$", first[0][1])
+    assert "Expected instruction to have shape" in first[1][1]
+    assert "of_nobody" in first[4][1]
+
+
+def test_counted_and_inlined() -> None:
+    assert count(REFUSED) == 9
+    assert count(bare(REFUSED)) == 8
+    assert "call @cut" not in bare(REFUSED)
+    assert devices(REFUSED) == 4
+    assert devices(whole(REFUSED)) == 1
+    assert "sdy" not in whole(REFUSED)
+    assert whole(LATE) == "", "a manual computation says nothing of whole arrays"
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
+def test_each_step_makes_another_program(step: object) -> None:
+    """Of one of these programs at least, and without an error of any."""
+    texts = [bare(text) for text in (LATE, REFUSED, ENDLESS, TABLE)]
+    candidates = {c for text in texts for c in step(text) if c}  # type: ignore[operator]
+    assert any(map(valid, candidates - set(texts))), len(candidates)
+
+
+TABLE = """
+module @jit_table attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replicas = 1 : i32} {
+  func.func public @main(%x: tensor<4xbf16>, %unused: tensor<2xf32>)
+      -> (tensor<4xbf16>, tensor<4xbf16>) {
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %two = stablehlo.add %one, %one : tensor<i32>
+    %0 = stablehlo.dynamic_slice %x, %two, sizes = [4]
+        : (tensor<4xbf16>, tensor<i32>) -> tensor<4xbf16>
+    %1 = stablehlo.constant dense<[1.0, 2.0, 3.0, 4.0]> : tensor<4xbf16>
+    %2 = stablehlo.add %0, %1 : tensor<4xbf16>
+    return %0, %2 : tensor<4xbf16>, tensor<4xbf16>
+  }
+}
+"""
+
+
+@pytest.mark.measures_coverage
+@pytest.mark.parametrize(
+    ("text", "most", "summary", "error"),
+    [
+        (LATE, 3, r"wrong after pass algsimp\nnot so with \S+=algsimp", "Mismatched elements"),
+        (UNKNOWN, 1, "of_nobody", "of_nobody"),
+    ],
+    ids=["wrong", "unknown"],
+)
+def test_a_file(tmp_path: Path, text: str, most: int, summary: str, error: str) -> None:
+    write(tmp_path, it=text)
+    done = reduced(tmp_path, "it.mlir", "--out", "small.py")
+    assert done.returncode == 0, done.stderr
+    assert re.search(summary, done.stdout)
+    small = tmp_path.joinpath("small.mlir").read_text()
+    assert 1 <= count(small) <= most
+    assert f"{count(bare(text))} instructions -> {count(small)}" in done.stdout
+    script = run_program(sys.executable, "small.py", cwd=tmp_path)
+    assert script.returncode == 1
+    assert error in script.stderr
+
+
+def test_a_case(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(TESTS)
+    done = reduced(tmp_path, "test_it.py::test_refused[cpu-4]")
+    assert done.returncode == 0, done.stderr
+    assert "7 instructions -> 5" in done.stdout
+    assert re.search(r"refused .*Expected instruction to have shape", done.stdout)
+    script = tmp_path / "reports/reduced.py"
+    assert "From:        test_it.py::test_refused[cpu-4]" in script.read_text()
+    ran = run_program(sys.executable, script, cwd=tmp_path)
+    assert ran.returncode == 1
+    assert "Expected instruction" in ran.stderr
+
+
+REFUSALS = {
+    "test_it.py::test_right[cpu-4]": "nothing to reduce: passed",
+    "test_it.py::test_early[cpu-4]": "it failed before it compiled one",
+    "test_it.py::test_wrong_test[cpu-4]": "XLA computes what the operations say",
+    "gone.mlir": "gone.mlir: expected a program, there is no such file",
+    "right.mlir": "right.mlir: nothing to reduce: XLA computes what the operations say",
+    "text.hlo": "text.hlo: expected StableHLO (.mlir), HLO text",
+    "right.mlir --budget soon": "--budget 'soon': expected seconds",
+    "right.mlir --out gone/x.py": "--out: 'gone/x.py': expected a file in a folder",
+}
+
+
+SLOW = ("test_it.py::test_right[cpu-4]", "test_it.py::test_early[cpu-4]")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [pytest.param(w, marks=[pytest.mark.long] if w in SLOW else []) for w in REFUSALS],
+)
+def test_nothing_to_reduce(tmp_path: Path, words: str) -> None:
+    write(tmp_path, right=RIGHT)
+    (tmp_path / "test_it.py").write_text(TESTS)
+    (tmp_path / "text.hlo").write_text("HloModule")
+    done = reduced(tmp_path, *words.split(" "))
+    assert done.returncode == 2, done.stderr
+    assert REFUSALS[words] in " ".join(done.stderr.split())
+    assert not list(tmp_path.rglob("reduced*"))
+
+
+def test_the_budget_ends(tmp_path: Path) -> None:
+    write(tmp_path, it=UNKNOWN)
+    done = reduced(tmp_path, "it.mlir", "--budget", "1s", "--out", "small.py")
+    assert done.returncode == 3, done.stderr
+    assert "to go on: xla-harness reduce small.mlir --out small.py" in done.stderr
+    assert "of_nobody" in tmp_path.joinpath("small.mlir").read_text()
+
+
+def test_ctrl_c_keeps_the_best_program(tmp_path: Path) -> None:
+    write(tmp_path, it=LATE)
+    words = (sys.executable, "-m", "harness", "reduce", "it.mlir", "--out", "small.py")
+    with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "5 instructions" in line:
+                process.send_signal(signal.SIGINT)
+                break
+        errors = process.stderr.read()
+    assert process.returncode == 3, errors
+    assert "to go on: xla-harness reduce small.mlir" in errors
+    assert 3 <= count(tmp_path.joinpath("small.mlir").read_text()) <= 5
