@@ -103,6 +103,7 @@ def answers(pattern: str = "*", plugin: PluginFile = OWN) -> dict[str, CheckAnsw
     return by_id
 
 
+@pytest.mark.long
 def test_cases_are_answers(clone: Path) -> None:
     assert clone.is_dir()
     by_id = answers()

@@ -130,6 +130,7 @@ def test_launcher_in_a_script(tmp_path: Path, launcher: str) -> None:
     assert run(tmp_path, "--", sys.executable, f"{launcher}.py") == SUMMED
 
 
+@pytest.mark.long
 def test_torchrun_of_a_script(tmp_path: Path) -> None:
     write_scripts(tmp_path)
     torchrun = ("-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}")

@@ -76,6 +76,7 @@ def shape(events: Events) -> list[tuple[object, ...]]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("slices", "program"), [("1", JAX), ("2", TORCH + JAX)])
 def test_every_call_is_counted_and_arrives(
     other: Path, tmp_path: Path, slices: str, program: str

@@ -28,6 +28,7 @@ def matrix(shared_drift: Drift) -> tuple[Drift, str, str]:
     return shared_drift, done.stdout, done.stderr
 
 
+@pytest.mark.long
 def test_the_result_as_json(matrix: tuple[Drift, str, str]) -> None:
     drift, _, _ = matrix
     data = json.loads((drift.path / "all.json").read_text())
@@ -87,6 +88,7 @@ def test_another_question_is_asked_anew(shared_drift: Drift) -> None:
     assert "kept" not in third.stderr
 
 
+@pytest.mark.long
 def test_an_answer_is_to_the_sources_it_began_with(shared_drift: Drift) -> None:
     """What is edited while the cases run is asked anew, not taken for what they ran."""
     suite = shared_drift.path / "suites" / "area" / "test_edits.py"
@@ -103,6 +105,7 @@ def test_an_answer_is_to_the_sources_it_began_with(shared_drift: Drift) -> None:
     assert "kept" not in second.stderr
 
 
+@pytest.mark.long
 def test_shards_make_the_whole(shared_drift: Drift) -> None:
     ids: list[str] = []
     for number in ("1/2", "2/2"):
@@ -115,6 +118,7 @@ def test_shards_make_the_whole(shared_drift: Drift) -> None:
     assert len(ids) == len(set(ids)) == 6
 
 
+@pytest.mark.long
 def test_killed_matrix_continues(shared_drift: Drift) -> None:
     """What was answered is kept, no pytest of the killed command goes on, the rest is run."""
     slow = shared_drift.stack("7", GOOD.replace("SECONDS = 0", "SECONDS = 30"))
@@ -150,6 +154,7 @@ def running_in(folder: Path) -> list[str]:
     return folders
 
 
+@pytest.mark.long
 def test_two_commands_in_one_folder(shared_drift: Drift) -> None:
     shared_drift.stack("8", GOOD.replace("SECONDS = 0", "SECONDS = 8"))
     out = ("--out", "reports/raced")
@@ -167,6 +172,7 @@ def test_two_commands_in_one_folder(shared_drift: Drift) -> None:
     assert "reports/raced/8: another command is writing there" in second.stderr
 
 
+@pytest.mark.long
 def test_a_cell_that_dies_does_not_stop_the_others(shared_drift: Drift) -> None:
     shared_drift.stack("9", "import os; os._exit(3)\n")
     done = shared_drift.run("matrix", "--stacks", "1,9", *PATHS, "--out", "reports/died")
@@ -244,6 +250,7 @@ def test_signed_off(matrix: tuple[Drift, str, str]) -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.long
 def test_qualify_tells_flaky_cases_apart(shared_drift: Drift) -> None:
     """One that fails in its first run only, counted in a file beside the suite."""
     half = """\
@@ -285,6 +292,7 @@ def test_bisect(shared_drift: Drift) -> None:
     assert states == dict.fromkeys("12", ("good", "")) | dict.fromkeys("34", ("bad", "assert"))
 
 
+@pytest.mark.long
 def test_bisect_of_a_test_that_names_no_lane(shared_drift: Drift, tmp_path: Path) -> None:
     """As a user's own do not: it runs on the lane that is asked for."""
     suite = shared_drift.path / "suites" / "area" / "test_plain.py"

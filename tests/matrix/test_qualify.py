@@ -101,6 +101,7 @@ def test_the_first_answer_comes_before_the_reruns(interrupted: Told) -> None:
     assert all(not f["rerun_cases"] and not f["component"] for f in interrupted.cases.values())
 
 
+@pytest.mark.long
 def test_the_same_command_continues(stacks: Drift, finished: Told) -> None:
     assert finished.errors.count(": kept reports/matrix/") == 2
     assert finished.answer["open"] == {"cases": False, "reruns": 0, "attributions": 0}
@@ -143,6 +144,7 @@ def test_each_cause_is_attributed_by_one_case(finished: Told) -> None:
     }
 
 
+@pytest.mark.long
 def test_swaps_whose_pins_do_not_go_together(drift: Drift) -> None:
     for name, code in (("21", RIGHT), ("22", WRONG)):  # the cache has swaps of 1 and 2
         drift.stack(name, pins=f'drift = "{name}"\nother = "{name}"')

@@ -118,6 +118,7 @@ def result() -> dict[str, Any]:
     return json.loads(ran.stdout.splitlines()[-1])
 
 
+@pytest.mark.long
 def test_devices_in_the_order_of_the_mesh(result):
     assert result["line"] == {"2": [[0, 2]], "0": [[2, 4]], "3": [[4, 6]], "1": [[6, 8]]}
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 
+import pytest
 from support.commands import run_program
 from support.paths import ROOT
 
 
+@pytest.mark.long
 def test_each_case_is_collected() -> None:
     done = run_program(
         sys.executable, "-m", "pytest", "suites/", "--quick", "--collect-only", "-q", cwd=ROOT

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from support.commands import run_program
 from support.paths import ROOT
 
@@ -32,6 +33,7 @@ def run(folder: Path, *names: str) -> subprocess.CompletedProcess[str]:
     return run_program(folder / CHECKS, *names, env=environment)
 
 
+@pytest.mark.long
 def test_every_planted_fault_is_named(tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     subprocess.run(["git", "clone", "--quiet", ROOT, copy], check=True)

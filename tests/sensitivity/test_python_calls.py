@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from harness.sensitivity.python_calls import called
 
 PROGRAM = """
@@ -36,6 +38,7 @@ class Twice(torch.autograd.Function):
 """
 
 
+@pytest.mark.long
 def test_lines_of_a_backward_pass(tmp_path: Path) -> None:
     """PyTorch runs it in threads of its own, one for each device."""
     (tmp_path / "twice.py").write_text(TWICE)

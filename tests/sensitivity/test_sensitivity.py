@@ -59,6 +59,7 @@ def test_every_operator_is_seen(report: dict[str, Any]) -> None:
     assert seen - set(ANSWERS) == {*OPERATORS, "stale-program"}
 
 
+@pytest.mark.long
 def test_tests_that_compare_numbers_see_all(report: dict[str, Any]) -> None:
     blind = defaultdict(list)
     for fault in faults(report, "not seen"):

@@ -69,6 +69,7 @@ def test_create_show_list_remove(alone: Drift) -> None:
     assert re.search(r"^one .* -$", alone.run("stacks", "list").stdout, re.MULTILINE)
 
 
+@pytest.mark.long
 def test_another_pin_is_another_environment(drift: Drift) -> None:
     drift.stack("1", GOOD)
     first = drift.run("stacks", "create", "1").stdout
@@ -82,6 +83,7 @@ def test_another_pin_is_another_environment(drift: Drift) -> None:
     file.unlink()
 
 
+@pytest.mark.long
 def test_killed_create_leaves_nothing_that_looks_finished(alone: Drift) -> None:
     alone.stack("1", GOOD)
     with alone.start("stacks", "create", "1") as process:
@@ -96,6 +98,7 @@ def test_killed_create_leaves_nothing_that_looks_finished(alone: Drift) -> None:
     assert list(alone.cache.glob("environments/*.partial-*")) == []
 
 
+@pytest.mark.long
 def test_two_creators(alone: Drift) -> None:
     alone.stack("1", GOOD)
     assert alone.run("stacks", "lock", "1").returncode == 0
@@ -194,6 +197,7 @@ def test_no_network(alone: Drift) -> None:
     assert "the package index can't be reached" in done.stderr
 
 
+@pytest.mark.long
 def test_no_python_of_that_version(alone: Drift) -> None:
     file = alone.stack("1", GOOD)
     assert alone.run("stacks", "lock", "1").returncode == 0

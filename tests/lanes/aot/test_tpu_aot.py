@@ -202,6 +202,7 @@ def differing(golden: Project, again: tuple[Ran, Path]) -> Ran:
     return golden.run("--lane=tpu-aot")
 
 
+@pytest.mark.long
 def test_a_golden_compilation_is_kept_by_case(golden: Project) -> None:
     text = golden_file(golden, "same").read_text()
     assert f'[["test_same[{TARGET}]"]]' in text
@@ -209,6 +210,7 @@ def test_a_golden_compilation_is_kept_by_case(golden: Project) -> None:
     assert "libtpu = " in text
 
 
+@pytest.mark.long
 def test_the_same_program_is_golden_again(again: tuple[Ran, Path]) -> None:
     ran, _ = again
     assert set(ran.outcomes.values()) == {"passed"}
@@ -225,6 +227,7 @@ def test_nothing_is_left_on_the_machine(again: tuple[Ran, Path]) -> None:
     assert [path.name for path in temporary.rglob("*") if path.is_file()] == []
 
 
+@pytest.mark.long
 def test_an_update_without_a_difference_changes_no_byte(golden: Project) -> None:
     before = golden_file(golden, "same").read_bytes()
     assert golden.run("--lane=tpu-aot", "--update-golden", "suites/area/test_same.py").code == 0
@@ -304,6 +307,7 @@ def test_a_virtual_tpus_fixture_wants_its_lane(project: Project) -> None:
     assert project.run().shows("xla_compiler: lane cpu compiles for no device")
 
 
+@pytest.mark.long
 def test_every_golden_compilation_has_its_case() -> None:
     """And every case its golden compilation, unless it is refused."""
     command = [sys.executable, "-m", "pytest", "suites", "--lane=tpu-aot", "--collect-only", "-q"]

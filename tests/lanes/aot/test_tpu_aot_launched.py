@@ -76,6 +76,7 @@ def test_programs_of_other_processes_are_compiled(ran: Ran, test: str, programs:
     assert len(json.loads(ran.properties(f"test_{test}")["aot_programs_compiled"])) == programs
 
 
+@pytest.mark.long
 def test_what_ranks_exchange_is_known(ran: Ran) -> None:
     (program,) = json.loads(ran.properties("test_torch_xla_launch")["aot_programs_compiled"])
     assert program["inside"] == ["all-reduce of 36 B over all"]  # torch_xla's token, too

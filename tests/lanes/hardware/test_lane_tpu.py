@@ -176,6 +176,7 @@ def test_the_cases_of_virtual_tpu_run_by_their_ids(on_hardware: Ran) -> None:
     }
 
 
+@pytest.mark.long
 def test_what_is_skipped_says_why(on_hardware: Ran) -> None:
     results = report.read(on_hardware.junit).results.values()
     why = {r.id.partition("::")[2]: r.properties.get("outcome_detail") for r in results}

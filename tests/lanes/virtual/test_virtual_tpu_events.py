@@ -173,6 +173,7 @@ def test_counts_survive_the_process(tpu_events: EventLog, end: str, tmp_path: Pa
     assert len(events.discoveries) == 1
 
 
+@pytest.mark.long
 def test_spawned_processes_add_up(tpu_events: EventLog) -> None:
     import torch.multiprocessing as mp
 
