@@ -17,9 +17,11 @@ from harness.files import write
 from harness.model.versions import ABSENT, installed
 
 if TYPE_CHECKING:
+    from harness.junit.result import Result
     from harness.reduce.trial import Ending
 
 _OUT = Path("reports/reduced.py")
+_OF_NUMBERS = ("numbers", "verification")  # the layers of a case that says what it got
 _FILES = (".mlir", ".hlo", ".txt", ".pb")
 _OLDEST = "0.6.1"  # whose client takes what these scripts give it
 
@@ -132,20 +134,31 @@ def _failing(options: argparse.Namespace) -> tuple[str, Ending, str]:
         )
     endings = [_endings([text])[0] for text in recorded.programs]
     for text, ending in zip(recorded.programs, endings, strict=True):
-        if ending.kind not in ("right", "ran"):
+        if _is_like(result, ending):
             return _twice(text, ending, result.key), ending, failure
-    kinds = {ending.kind for ending in endings}
+    reasons = sorted({_WHY.get(ending.kind, f"{ending.kind}: {ending.text}") for ending in endings})
     raise BadInputError(
-        f"{result.key}: none of its {len(endings)} programs fails alone: "
-        f"{' '.join(_WHY[kind] for kind in sorted(kinds))}\n  {failure}\n"
-        "What builds the programs, or what the test expects, decides: xla-harness repro writes "
-        "a case of lane cpu as a script"
+        f"{result.key}: none of its {len(endings)} programs fails alone as the case does\n  "
+        + "\n  ".join([failure, *reasons])
+        + "\nWhat builds the programs, another plugin, or what the test expects decides: "
+        "xla-harness repro writes a case of lane cpu as a script"
     )
+
+
+def _is_like(result: Result, ending: Ending) -> bool:
+    """Return whether a program's ending can be the failure of its case.
+
+    A case whose numbers are wrong does not fail because XLA for CPUs refuses another device's call.
+    """
+    if ending.kind in _WHY:
+        return False
+    return not result.layer or (ending.kind == "wrong") == (result.layer in _OF_NUMBERS)
 
 
 _WHY = {
     "right": "XLA computes what the operations say.",
-    "ran": "it runs, and nothing here can say what its numbers should be.",
+    "ran": "It runs, and nothing here can say what its numbers should be.",
+    "invalid": "It is no valid StableHLO.",
 }
 
 
