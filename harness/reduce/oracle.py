@@ -18,6 +18,7 @@ import numpy as np
 from harness.oracles import collectives
 from harness.oracles.replicas import DTYPES
 from harness.reduce.program import (
+    attributes,
     called_target,
     every,
     inline,
@@ -104,7 +105,7 @@ class _Borders:
 
     @classmethod
     def of(cls, operation: Any, meshes: Mapping[str, Mapping[str, np.ndarray]]) -> _Borders:
-        given = {named.name: str(named.attr) for named in operation.attributes}
+        given = {name: str(value) for name, value in attributes(operation).items()}
         (mesh,) = {match[1] for match in _SHARDING.finditer(" ".join(given.values()))} or {""}
         if not mesh:
             raise UnknownError("a manual computation without a mesh")
@@ -218,7 +219,7 @@ class _Evaluator:
             state = self.run(body, state, known)
 
     def _collective(self, operation: Any, known: dict[int, Values]) -> list[Values]:
-        named = {each.name: each.attr for each in operation.attributes}
+        named = attributes(operation)
         groups = [
             [int(n) for n in row if n >= 0] for row in np.array(named.get("replica_groups", [[]]))
         ]

@@ -103,10 +103,16 @@ def count(text: str) -> int:
     return number
 
 
+def replicas_and_partitions(text: str) -> tuple[int, int]:
+    """Return how often all of the program runs, and in how many parts each of these is divided."""
+    numbers = {name: int(number) for name, number in _DEVICES.findall(text)}
+    return numbers.get("replicas", 1), numbers.get("partitions", 1)
+
+
 def devices(text: str) -> int:
     """Return the number of devices that the program is for."""
-    numbers = {name: int(number) for name, number in _DEVICES.findall(text)}
-    return numbers.get("partitions", 1) * numbers.get("replicas", 1)
+    replicas, partitions = replicas_and_partitions(text)
+    return replicas * partitions
 
 
 def whole(text: str) -> str:
@@ -139,6 +145,22 @@ def called_target(operation: Any) -> str:
     return str(operation.attributes["call_target_name"]).strip('"')
 
 
+def attributes(operation: Any) -> dict[str, Any]:
+    """Return what an operation says, by name; jaxlib 0.10 and newer iterate over the names."""
+    names = [getattr(each, "name", each) for each in operation.attributes]
+    return {name: operation.attributes[name] for name in names}
+
+
+def tensor_of(type_: Any) -> Any:
+    """Return a type as a tensor's with its shape, None if it is none, such as a token's."""
+    from jaxlib.mlir import ir
+
+    try:
+        return ir.RankedTensorType(type_)
+    except ValueError:
+        return None
+
+
 def is_mark(operation: Any) -> bool:
     """Return whether an operation only says where its operand is."""
     return operation.name in _CONSTRAINTS or called_target(operation) in _MARKS
@@ -167,7 +189,7 @@ def unmark(module: Any, but: str = "") -> None:
 
 def unmark_operation(operation: Any) -> bool:
     """Remove what an operation says of where its results are; return whether it said something."""
-    names = _ANNOTATIONS & {named.name for named in operation.attributes}
+    names = _ANNOTATIONS & attributes(operation).keys()
     for name in names:
         del operation.attributes[name]
     return bool(names)

@@ -17,10 +17,12 @@ from harness.isolation import libc
 from harness.junit.report import read
 from harness.junit.result import Result
 from harness.lanes.virtual.callbacks import PLANTER_VARIABLE
+from harness.model.topology import Topology
 
 FOLDER_VARIABLE = "XLA_HARNESS_KEPT_PROGRAMS"
 _KEEPER = "harness.reduce.kept"
 _RAN = (0, 1)  # exit codes of pytest: all passed, some failed
+_MODULE = re.compile(r"^module @\S+ attributes {", re.MULTILINE)
 _NUMBER = re.compile(r"\d+")
 
 
@@ -66,7 +68,17 @@ def record(case: str, lane: str) -> Recorded:
         if len(results) != 1:
             ids = "\n  ".join(result.key for result in results[:12])
             raise BadInputError(f"{case}: expected one test, it names {len(results)}\n  {ids}")
-        return Recorded(results[0], _texts(programs) or _texts(plugin))
+        given = [_placed(text, results[0].topology) for text in _texts(plugin)]
+        return Recorded(results[0], _texts(programs) or given)
+
+
+def _placed(text: str, topology: str) -> str:
+    """Return a plugin's program with its number of devices, which only its options said."""
+    if "mhlo.num_" in text or not topology:
+        return text
+    kind = "partitions" if "mhlo.sharding" in text else "replicas"
+    number = f"mhlo.num_{kind} = {Topology.parse(topology).total} : i32"
+    return _MODULE.sub(lambda match: f"{match[0]}{number}, ", text, count=1)
 
 
 def _texts(folder: Path) -> list[str]:

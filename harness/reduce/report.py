@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.model.versions import installed
 from harness.reduce.deciding import Deciding
-from harness.reduce.program import count, devices
+from harness.reduce.program import count, devices, replicas_and_partitions
 from harness.reduce.trial import Ending, Flags, in_a_fork, placement
 
 _SCRIPT = '''\
@@ -29,18 +29,19 @@ from jaxlib import xla_client
 
 PROGRAM = r"""
 {program}"""
-DEVICES = {devices}
+REPLICAS, PARTITIONS = {replicas}, {partitions}
+DEVICES = REPLICAS * PARTITIONS
 {arguments}
 
 def compiled(client):
     """Compile the program for the client's devices."""
     options = xla_client.CompileOptions()
-    options.num_partitions = DEVICES
+    options.num_replicas, options.num_partitions = REPLICAS, PARTITIONS
     build = options.executable_build_options
-    build.use_spmd_partitioning = DEVICES > 1
+    build.use_spmd_partitioning = PARTITIONS > 1
     build.use_shardy_partitioner = "sdy." in PROGRAM
     build.allow_spmd_sharding_propagation_to_output = [True]
-    grid = np.arange(DEVICES).reshape(1, DEVICES)
+    grid = np.arange(DEVICES).reshape(REPLICAS, PARTITIONS)
     options.device_assignment = xla_client.DeviceAssignment.create(grid)
     devices = client.local_devices()[:DEVICES]
     return client.compile_and_load(PROGRAM, xla_client.DeviceList(tuple(devices)), options)
@@ -94,6 +95,7 @@ def script(text: str, about: About) -> str:
         "Wrong after": about.deciding.brought_by and f"pass {about.deciding.brought_by}",
     }
     arguments, run = "", ""
+    replicas, partitions = replicas_and_partitions(text)
     if about.ending.kind in ("wrong", "failed", "crash", "hang"):
         kind, placed = in_a_fork(partial(placement, text, about.ending.seed or 1))
         if kind == "values":
@@ -105,7 +107,8 @@ def script(text: str, about: About) -> str:
         title=_title(about.ending),
         facts="\n".join(f"{name + ':':12} {value}" for name, value in facts.items() if value),
         program=text.strip() + "\n",
-        devices=devices(text),
+        replicas=replicas,
+        partitions=partitions,
         arguments=arguments,
         run=run,
     )

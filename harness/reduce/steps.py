@@ -15,6 +15,7 @@ from harness.reduce.program import (
     every,
     is_mark,
     main_of,
+    tensor_of,
     unmark_operation,
     whole,
 )
@@ -118,10 +119,8 @@ def _take(module: Any, places: range) -> bool:
 
 
 def _is_real(type_: Any) -> bool:
-    from jaxlib.mlir import ir
-
-    is_tensor = ir.RankedTensorType.isinstance(type_)
-    return is_tensor and "i" not in str(ir.RankedTensorType(type_).element_type)
+    tensor = tensor_of(type_)
+    return tensor is not None and "i" not in str(tensor.element_type)
 
 
 def fold_constants(text: str) -> Iterator[str]:
@@ -161,12 +160,10 @@ def fold_constants(text: str) -> Iterator[str]:
 
 def _is_folded(results: Sequence[Any]) -> bool:
     """Return whether a constant is written in the place of the results: few integers."""
-    from jaxlib.mlir import ir
-
-    if len(results) != 1 or not ir.RankedTensorType.isinstance(results[0].type):
+    tensor = tensor_of(results[0].type) if len(results) == 1 else None
+    if tensor is None:
         return False
-    type_ = ir.RankedTensorType(results[0].type)
-    return "i" in str(type_.element_type) and math.prod(type_.shape) <= _FOLDED
+    return "i" in str(tensor.element_type) and math.prod(tensor.shape) <= _FOLDED
 
 
 def _is_constant(operation: Any) -> bool:
@@ -176,7 +173,7 @@ def _is_constant(operation: Any) -> bool:
     if operation.name == "stablehlo.constant" or len(operation.regions):
         return False
     return bool(len(operation.operands)) and all(
-        not ir.BlockArgument.isinstance(value)
+        not isinstance(value.owner, ir.Block)
         and (value.owner.name == "stablehlo.constant" or _is_constant(value.owner))
         for value in operation.operands
     )
@@ -240,10 +237,10 @@ def put_zeros(text: str) -> Iterator[str]:
             from jaxlib.mlir import ir
 
             operation = every(module)[place]
-            type_ = operation.results[0].type
-            if not ir.RankedTensorType.isinstance(type_) or not list(operation.results[0].uses):
+            type_ = tensor_of(operation.results[0].type)
+            if type_ is None or not list(operation.results[0].uses):
                 return False
-            element = ir.RankedTensorType(type_).element_type
+            element = type_.element_type
             kind = ir.FloatAttr.get(element, 0.0) if "f" in str(element) else None
             value = kind or ir.IntegerAttr.get(element, 0)
             with ir.InsertionPoint(operation):
