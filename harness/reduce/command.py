@@ -18,7 +18,8 @@ from harness.model.versions import ABSENT, installed
 
 if TYPE_CHECKING:
     from harness.junit.result import Result
-    from harness.reduce.trial import Ending
+    from harness.reduce.issue_script import Origin
+    from harness.reduce.trial import ProgramEnding
 
 _OUT = Path("reports/reduced.py")
 _OF_NUMBERS = ("numbers", "verification")  # the layers of a case that says what it got
@@ -55,10 +56,10 @@ def _run(options: argparse.Namespace) -> int:
     version = installed("jaxlib")
     if version == ABSENT or Version(version) < Version(_OLDEST):
         raise BadInputError(f"reduce: expected jaxlib {_OLDEST} or newer, it is {version}")
-    from harness.reduce import report
+    from harness.reduce import issue_script
     from harness.reduce.deciding import Deciding, deciding
-    from harness.reduce.program import bare, count
     from harness.reduce.search import Search
+    from harness.reduce.stablehlo import bare, count
 
     start = time.monotonic()
 
@@ -78,8 +79,8 @@ def _run(options: argparse.Namespace) -> int:
     if is_done:
         tell("asking XLA without each of its passes")
         decides = deciding(text, ending)
-    about = report.About(options.source, failure, ending, decides, was)
-    write({out: report.script(text, about)})
+    about = issue_script.Origin(options.source, failure, ending, decides, was)
+    write({out: issue_script.script(text, about)})
     show(_summary(about, count(text), out, time.monotonic() - start))
     if not is_done:
         say(
@@ -89,10 +90,9 @@ def _run(options: argparse.Namespace) -> int:
     return 0 if is_done else PARTIAL
 
 
-def _summary(about: object, number: int, out: Path, seconds: float) -> str:
-    from harness.reduce.report import About, flag_text
+def _summary(about: Origin, number: int, out: Path, seconds: float) -> str:
+    from harness.reduce.issue_script import flag_text
 
-    assert isinstance(about, About)
     lines = [
         f"{about.was} instructions -> {number} in {seconds:.0f} s",
         f"{about.ending.kind:8}  {about.ending.text}",
@@ -104,14 +104,14 @@ def _summary(about: object, number: int, out: Path, seconds: float) -> str:
     return "\n".join([*lines, f"script    {out}, for an upstream issue"])
 
 
-def _failing(options: argparse.Namespace) -> tuple[str, Ending, str]:
+def _failing(options: argparse.Namespace) -> tuple[str, ProgramEnding, str]:
     """Return a program that fails, how it does, and how its case does.
 
     Raises BadInputError if none does alone, or not always so.
     """
     path = Path(options.source)
     if path.suffix in _FILES and "::" not in options.source:
-        from harness.reduce.hlo import read
+        from harness.reduce.program_files import read
 
         if not path.is_file():
             raise BadInputError(f"{path}: expected a program, there is no such file")
@@ -145,7 +145,7 @@ def _failing(options: argparse.Namespace) -> tuple[str, Ending, str]:
     )
 
 
-def _is_like(result: Result, ending: Ending) -> bool:
+def _is_like(result: Result, ending: ProgramEnding) -> bool:
     """Return whether a program's ending can be the failure of its case.
 
     A case whose numbers are wrong does not fail because XLA for CPUs refuses another device's call.
@@ -162,7 +162,7 @@ _WHY = {
 }
 
 
-def _twice(text: str, ending: Ending, source: str) -> str:
+def _twice(text: str, ending: ProgramEnding, source: str) -> str:
     (again,) = _endings([text])
     if again.signature != ending.signature:
         raise BadInputError(
@@ -172,7 +172,7 @@ def _twice(text: str, ending: Ending, source: str) -> str:
     return text
 
 
-def _endings(texts: list[str]) -> list[Ending]:
+def _endings(texts: list[str]) -> list[ProgramEnding]:
     from harness.reduce.trial import endings
 
     return endings(texts)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from harness.reduce.trial import SEEDS, Ending, Flags, endings, in_a_fork, wrong_dump
+from harness.reduce.trial import SEEDS, Flags, ProgramEnding, endings, in_a_fork, wrong_dump
 
 DISABLE = "xla_disable_hlo_passes"
 _OTHER_FLAGS: Sequence[Flags] = ({"xla_backend_optimization_level": 0},)
@@ -27,7 +27,7 @@ class Deciding:
     brought_by: str  # "" if it is not known
 
 
-def deciding(text: str, ending: Ending) -> Deciding:
+def deciding(text: str, ending: ProgramEnding) -> Deciding:
     """Return what decides how a program ends, by asking XLA without each of its passes in turn."""
     with tempfile.TemporaryDirectory(prefix="reduce-") as name:
         dump = {"xla_dump_to": name, "xla_dump_hlo_pass_re": ".*", "xla_dump_hlo_as_text": True}

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from harness.lanes.virtual.lowering import as_hlo
-from harness.reduce.hlo import as_stablehlo
+from harness.reduce.program_files import as_stablehlo
 from harness.reduce.recording import FOLDER_VARIABLE
 
 _numbers = itertools.count()

@@ -17,7 +17,7 @@ import numpy as np
 
 from harness.oracles import collectives
 from harness.oracles.replicas import DTYPES
-from harness.reduce.program import (
+from harness.reduce.stablehlo import (
     attributes,
     called_target,
     every,

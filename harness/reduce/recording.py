@@ -27,14 +27,14 @@ _NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedCase:
     """A test's result, and the programs that it compiled in the order in which it did."""
 
     result: Result
     programs: Sequence[str]  # StableHLO
 
 
-def record(case: str, lane: str) -> Recorded:
+def record(case: str, lane: str) -> RecordedCase:
     """Run one test and keep its programs; ``lane`` is "" for the case's own.
 
     Raises BadInputError if no test has this id, or several have.
@@ -69,7 +69,7 @@ def record(case: str, lane: str) -> Recorded:
             ids = "\n  ".join(result.key for result in results[:12])
             raise BadInputError(f"{case}: expected one test, it names {len(results)}\n  {ids}")
         given = [_placed(text, results[0].topology) for text in _texts(plugin)]
-        return Recorded(results[0], _texts(programs) or given)
+        return RecordedCase(results[0], _texts(programs) or given)
 
 
 def _placed(text: str, topology: str) -> str:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
-from harness.reduce.program import bare, count, valid
-from harness.reduce.steps import STEPS
-from harness.reduce.trial import Ending, endings
+from harness.reduce.shrinking import STEPS
+from harness.reduce.stablehlo import bare, count, valid
+from harness.reduce.trial import ProgramEnding, endings
 
 Say = Callable[[str], None]
 
@@ -26,7 +26,7 @@ class Search:
         tried: the programs that were tried, of which none is tried again.
     """
 
-    ending: Ending
+    ending: ProgramEnding
     until: float
     say: Say
     tried: set[str] = field(default_factory=set)

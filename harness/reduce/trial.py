@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.reduce.program import (
+from harness.reduce.stablehlo import (
     devices,
     main_of,
     mlir_context,
@@ -45,7 +45,7 @@ _NUMBERS = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
-class Ending:
+class ProgramEnding:
     """How a program ended.
 
     Attributes:
@@ -77,7 +77,7 @@ def endings(
     flags: Sequence[Flags] = (),
     seeds: Sequence[int] = SEEDS,
     limit: float = _LIMIT,
-) -> list[Ending]:
+) -> list[ProgramEnding]:
     """Return how programs end that run at the same time, each in a fork of this process.
 
     ``flags`` are XLA's for each program, without ``--``. This process must have started no client.
@@ -88,7 +88,7 @@ def endings(
     children = list(map(_Child, computed))
     until = time.monotonic() + limit
     return [
-        Ending(kind, *detail) if isinstance(detail, tuple) else Ending(kind, detail)
+        ProgramEnding(kind, *detail) if isinstance(detail, tuple) else ProgramEnding(kind, detail)
         for kind, detail in (child.answer(until) for child in children)
     ]
 
@@ -106,7 +106,7 @@ def values_of(text: str) -> list[Any]:
 
 
 def _values(text: str) -> tuple[str, Any]:
-    return "values", [value.tolist() for value in _Executable(text, 1, {}).results([])]
+    return "values", [value.tolist() for value in _Compiled(text, 1, {}).results([])]
 
 
 class _Child:
@@ -171,7 +171,7 @@ def _say_nothing() -> None:
 def _ended(text: str, flags: Flags, seeds: Sequence[int]) -> tuple[str, Any]:
     number = devices(text)
     try:
-        program = _Executable(text, number, flags)
+        program = _Compiled(text, number, flags)
     except Exception as error:
         kind = "invalid" if "parse" in str(error).lower()[:60] else "refused"
         return kind, _first_line(error)
@@ -201,7 +201,7 @@ def _right(text: str, alone: str, given: Sequence[np.ndarray]) -> list[np.ndarra
         kind, values = _Child(partial(_interpreted, text, given)).answer(until)
         if kind == "values":
             return list(values)
-    return _Executable(alone, 1, {}).results(given) if alone else None
+    return _Compiled(alone, 1, {}).results(given) if alone else None
 
 
 def _interpreted(text: str, given: Sequence[np.ndarray]) -> tuple[str, Any]:
@@ -212,7 +212,7 @@ def _interpreted(text: str, given: Sequence[np.ndarray]) -> tuple[str, Any]:
 
 def placement(text: str, seed: int) -> tuple[str, Any]:
     """Return the arguments of a seed, what is expected of them, and who has which parts."""
-    program = _Executable(text, devices(text), {})
+    program = _Compiled(text, devices(text), {})
     given = program.arguments(seed)
     return "values", {
         "arguments": given,
@@ -228,7 +228,7 @@ def wrong_dump(text: str, seed: int, paths: Sequence[str]) -> tuple[str, str]:
     The interpreter computes each, so neither the passes behind it nor the machine code matter. Once
     a program is divided, that is each device's part. What it can't compute is left out.
     """
-    program = _Executable(text, number := devices(text), {})
+    program = _Compiled(text, number := devices(text), {})
     given = program.arguments(seed)
     if (right := _right(text, whole(text), given)) is None:
         return "dump", ""
@@ -250,18 +250,18 @@ def wrong_dump(text: str, seed: int, paths: Sequence[str]) -> tuple[str, str]:
 
 
 def _parts_of(path: str, given: Sequence[list[np.ndarray]], count: int) -> tuple[str, Any]:
-    from harness.reduce import hlo, oracle
+    from harness.reduce import oracle, program_files
 
-    return "values", oracle.parts(hlo.read(Path(path)), given, count)
+    return "values", oracle.parts(program_files.read(Path(path)), given, count)
 
 
 def _results_of(path: str, given: Sequence[np.ndarray]) -> tuple[str, Any]:
-    from harness.reduce import hlo, oracle
+    from harness.reduce import oracle, program_files
 
-    return "values", oracle.results(hlo.read(Path(path)), given)
+    return "values", oracle.results(program_files.read(Path(path)), given)
 
 
-class _Executable:
+class _Compiled:
     """A module that is compiled for some devices."""
 
     def __init__(self, text: str, number: int, flags: Flags) -> None:

@@ -14,8 +14,8 @@ from support.commands import run_program, xla_harness
 from support.paths import ROOT
 from support.programs import ENDLESS, LATE, REFUSED, RIGHT, UNKNOWN
 
-from harness.reduce.program import bare, count, devices, valid, whole
-from harness.reduce.steps import STEPS
+from harness.reduce.shrinking import STEPS
+from harness.reduce.stablehlo import bare, count, devices, valid, whole
 
 ENDINGS = """
 import json, sys

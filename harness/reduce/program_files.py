@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.errors import BadInputError
-from harness.reduce.program import mlir_context
+from harness.reduce.stablehlo import mlir_context
 
 _FORMS = "StableHLO (.mlir), HLO text (.hlo, .txt) or a serialised HloModuleProto (.pb)"
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from harness.model.versions import installed
 from harness.reduce.deciding import Deciding
-from harness.reduce.program import count, devices, replicas_and_partitions
-from harness.reduce.trial import Ending, Flags, in_a_fork, placement
+from harness.reduce.stablehlo import count, devices, replicas_and_partitions
+from harness.reduce.trial import Flags, ProgramEnding, in_a_fork, placement
 
 _SCRIPT = '''\
 # /// script
@@ -72,17 +72,17 @@ for number, (parts, columns, expected) in enumerate(zip(RESULT_PARTS, results, E
 
 
 @dataclass(frozen=True)
-class About:
+class Origin:
     """What a report says around the program: the source, its failure, and what decides it."""
 
     source: str
     failure: str
-    ending: Ending
+    ending: ProgramEnding
     deciding: Deciding
     was: int  # instructions of the program before
 
 
-def script(text: str, about: About) -> str:
+def script(text: str, about: Origin) -> str:
     """Return the script. It ends with an error as long as the program fails."""
     versions = {name: installed(name) for name in ("jax", "jaxlib")}
     facts = {
@@ -114,7 +114,7 @@ def script(text: str, about: About) -> str:
     )
 
 
-def _title(ending: Ending) -> str:
+def _title(ending: ProgramEnding) -> str:
     return {
         "wrong": "A program that computes other numbers than its operations say.",
         "refused": "A valid program that the compiler refuses.",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from harness.reduce.program import (
+from harness.reduce.stablehlo import (
     changed,
     copied,
     count,
