@@ -16,7 +16,8 @@ DISABLE = "xla_disable_hlo_passes"
 _OTHER_FLAGS: Sequence[Flags] = ({"xla_backend_optimization_level": 0},)
 _PASSES = re.compile(r"\.(\d{4})\.[\w-]+\.after_([\w-]+)(?:\.before_([\w-]+))?\.txt$")
 # The ends of a pipeline, and what divides a program: without it, nothing is left to go wrong.
-_NO_PASS = ("pipeline-start", "pipeline-end", "shardy-xla", "spmd-partitioning")
+_START = "pipeline-start"
+_NO_PASS = (_START, "pipeline-end", "shardy-xla", "spmd-partitioning")
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def deciding(text: str, ending: ProgramEnding) -> Deciding:
         brought_by = ""
         if ending.kind == "wrong":
             _, answer = in_a_fork(partial(wrong_dump, text, ending.seed, [*map(str, paths)]))
-            brought_by = _pass_of(answer) if isinstance(answer, str) else ""
+            brought_by = _pass_of(answer, paths) if answer in map(str, paths) else ""
     flags = [*({DISABLE: each} for each in names), *_OTHER_FLAGS]
     right, together = [], len(os.sched_getaffinity(0))
     seeds = [ending.seed] if ending.seed else SEEDS
@@ -62,6 +63,10 @@ def _names(name: str) -> Sequence[str]:
     return [each for each in match.groups()[1:] if each] if match else []
 
 
-def _pass_of(path: str) -> str:
-    names = _names(Path(path).name)
-    return names[0] if names else ""
+def _pass_of(path: str, paths: Sequence[Path]) -> str:
+    """Return the pass that made a dump: of a pipeline's first one, what was to run next before."""
+    place = [str(each) for each in paths].index(path)
+    name = (_names(Path(path).name) or [""])[0]
+    if name != _START:
+        return name
+    return _names(paths[place - 1].name)[-1] if place else ""

@@ -48,7 +48,6 @@ NOT_RUN = {
     "xla-harness stacks lock": "asks an index of packages: see test_stacks",
     "xla-harness reduce CASE": "reduces for minutes: see test_reduce",
     "xla-harness reduce suites/": "reduces for minutes: see test_reduce",
-    "xla-harness repro CASE": "runs the case: see test_repro, and the tutorial's below",
     "xla-harness repro suites/": "runs the case: see test_repro, and the tutorial's below",
 }
 # A verdict, or an update with something left to decide: 1 is an answer too.
