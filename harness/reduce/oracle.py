@@ -20,6 +20,7 @@ from harness.oracles.replicas import DTYPES
 from harness.reduce.stablehlo import (
     attributes,
     called_target,
+    copy_operation,
     every,
     inline,
     is_manual,
@@ -279,12 +280,7 @@ def _module_of(operations: Sequence[Any]) -> tuple[Any, list[Any], list[Any]]:
         passed = map(_converted, block.arguments, [value.type for value in inputs])
         values = dict(zip(taken, passed, strict=True))
         for operation in operations:
-            copy = operation.clone()
-            for each in (copy, *nested(copy)):
-                for number, value in enumerate(each.operands):
-                    if hash(value) in values:
-                        each.operands[number] = values[hash(value)]
-            values |= dict(zip(map(hash, operation.results), copy.results, strict=True))
+            copy_operation(operation, values)
         func.ReturnOp([_converted(values[hash(v)], _passed(v.type)) for v in outputs])
     return module, inputs, outputs
 

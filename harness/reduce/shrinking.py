@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import product
 from typing import Any
 
 from harness.reduce.stablehlo import (
@@ -62,11 +63,10 @@ def _set_type(main: Any, block: Any, results: Sequence[Any]) -> None:
 
     inputs = [argument.type for argument in block.arguments]
     main.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, list(results)))
-    for name, number in (("arg_attrs", len(inputs)), ("res_attrs", len(results))):
-        if name in main.attributes:
-            given = list(main.attributes[name])[:number]
-            given += [ir.DictAttr.get({})] * (number - len(given))
-            main.attributes[name] = ir.ArrayAttr.get(given)
+    if "arg_attrs" in main.attributes:
+        given = list(main.attributes["arg_attrs"])[: len(inputs)]
+        given += [ir.DictAttr.get({})] * (len(inputs) - len(given))
+        main.attributes["arg_attrs"] = ir.ArrayAttr.get(given)
     if "res_attrs" in main.attributes:
         del main.attributes["res_attrs"]
 
@@ -202,8 +202,12 @@ def drop_arguments(text: str) -> Iterator[str]:
 
 def forward_operands(text: str) -> Iterator[str]:
     """Use an operand in the place of an operation's result, the last operation first."""
-    for place in reversed(range(len(_every(text)))):
-        for result, operand in _alike(text, place):
+    for place, (name, results, operands) in reversed(list(enumerate(_every(text)))):
+        if name in ("func.func", "stablehlo.constant"):
+            continue
+        for result, operand in product(range(len(results)), range(len(operands))):
+            if results[result] != operands[operand]:
+                continue
 
             def forward(
                 module: Any, place: int = place, result: int = result, operand: int = operand
@@ -213,18 +217,6 @@ def forward_operands(text: str) -> Iterator[str]:
                 return True
 
             yield changed(text, forward)
-
-
-def _alike(text: str, place: int) -> list[tuple[int, int]]:
-    name, results, operands = _every(text)[place]
-    if name in ("func.func", "stablehlo.constant"):
-        return []
-    return [
-        (n, m)
-        for n, type_ in enumerate(results)
-        for m, other in enumerate(operands)
-        if type_ == other
-    ]
 
 
 def put_zeros(text: str) -> Iterator[str]:

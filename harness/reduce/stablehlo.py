@@ -69,7 +69,12 @@ def valid(text: str) -> str:
 
 def bare(text: str) -> str:
     """Return the text without locations, names of results and calls of private functions."""
-    return changed(text, lambda module: [inline(module), True][1]) or text
+
+    def without_calls(module: Any) -> bool:
+        inline(module)
+        return True
+
+    return changed(text, without_calls) or text
 
 
 def every(module: Any) -> list[Any]:
@@ -202,18 +207,16 @@ def remove_dead(module: Any) -> None:
     passmanager.PassManager.parse("builtin.module(cse,symbol-dce)").run(module.operation)
 
 
-def inline(module: Any) -> bool:
-    """Put a function's body in the place of each call; return whether there was one."""
+def inline(module: Any) -> None:
+    """Put a function's body in the place of each call."""
     from jaxlib.mlir import ir
 
-    some = False
     while True:
         calls = [op for op in every(module) if op.name in ("func.call", "call")]
         known = {function.name.value: function for function in functions(module)}
         call = next((c for c in calls if str(c.attributes["callee"]).lstrip("@") in known), None)
         if call is None:
-            return some
-        some = True
+            return
         body = known[str(call.attributes["callee"]).lstrip("@")].regions[0].blocks[0]
         with ir.InsertionPoint(call):
             outputs = copied(body, list(call.operands))
@@ -229,13 +232,22 @@ def copied(block: Any, arguments: list[Any]) -> list[Any]:
         operation = child.operation
         if operation.name.endswith("return"):
             return [values.get(hash(value), value) for value in operation.operands]
-        copy = operation.clone()
-        for each in (copy, *nested(copy)):
-            for number, value in enumerate(each.operands):
-                if hash(value) in values:
-                    each.operands[number] = values[hash(value)]
-        values |= dict(zip(map(hash, operation.results), copy.results, strict=True))
+        copy_operation(operation, values)
     raise ValueError("expected a block that ends with a return")
+
+
+def copy_operation(operation: Any, values: dict[int, Any]) -> None:
+    """Copy an operation to the current place.
+
+    ``values`` has the value to use for another one, by the other one's hash; the copy's results
+    are added to it.
+    """
+    copy = operation.clone()
+    for each in (copy, *nested(copy)):
+        for number, value in enumerate(each.operands):
+            if hash(value) in values:
+                each.operands[number] = values[hash(value)]
+    values |= dict(zip(map(hash, operation.results), copy.results, strict=True))
 
 
 def nested(operation: Any) -> Iterator[Any]:

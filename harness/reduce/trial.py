@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.diagnosis.signature import generalised
 from harness.reduce.stablehlo import (
     devices,
     main_of,
@@ -41,7 +42,6 @@ _INTEGERS = ((0, 13), (0, 4), (-8, 9), (0, 64))  # indices within arrays, and be
 _INTERPRETED = 1 << 16  # bytes of arguments: the interpreter takes microseconds for each element
 _ROUNDING = 1e-3  # of the largest number: what is wrong is wrong by more
 _NAMES = re.compile(r"%[\w.-]+|\"[^\"]*\"|'[^']*'|[\w./-]+\.(?:cc|h):\d+")
-_NUMBERS = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class ProgramEnding:
             return self.kind, _PADDED if self.text.endswith(_PADDED) else ""
         if self.kind not in ("refused", "failed"):
             return self.kind, self.text
-        return self.kind, _NUMBERS.sub("0", _NAMES.sub("", self.text))[:80]
+        return self.kind, generalised(_NAMES.sub("", self.text))[:80]
 
 
 def endings(
@@ -110,7 +110,7 @@ def _values(text: str) -> tuple[str, Any]:
 
 
 class _Child:
-    """A fork of this process that computes an answer: a pair, of JSON."""
+    """A fork of this process that computes an answer: a kind, and what belongs to it."""
 
     def __init__(self, compute: Callable[[], tuple[str, Any]]) -> None:
         self._read, write = os.pipe()
@@ -135,6 +135,7 @@ class _Child:
             answer += part
         else:
             os.kill(self._pid, signal.SIGKILL)
+            answer = b""  # a part of one is none
         _, status = os.waitpid(self._pid, 0)
         os.close(self._read)
         if answer:
@@ -175,13 +176,12 @@ def _ended(text: str, flags: Flags, seeds: Sequence[int]) -> tuple[str, Any]:
     except Exception as error:
         kind = "invalid" if "parse" in str(error).lower()[:60] else "refused"
         return kind, _first_line(error)
-    alone = whole(text)
     is_judged = False
     try:
         for seed in seeds:
             given = program.arguments(seed)
             own = program.results(given)
-            if (right := _right(text, alone, given)) is None:
+            if (right := _right(text, given)) is None:
                 continue
             is_judged = True
             for place, (a, b) in enumerate(zip(right, own, strict=True)):
@@ -193,7 +193,7 @@ def _ended(text: str, flags: Flags, seeds: Sequence[int]) -> tuple[str, Any]:
     return ("right", "") if is_judged else ("ran", "")
 
 
-def _right(text: str, alone: str, given: Sequence[np.ndarray]) -> list[np.ndarray] | None:
+def _right(text: str, given: Sequence[np.ndarray]) -> list[np.ndarray] | None:
     """Return the right results: of the interpreter, else of XLA on one device, else None."""
     size = sum(value.nbytes for value in given)
     if size <= _INTERPRETED:
@@ -201,7 +201,7 @@ def _right(text: str, alone: str, given: Sequence[np.ndarray]) -> list[np.ndarra
         kind, values = _Child(partial(_interpreted, text, given)).answer(until)
         if kind == "values":
             return list(values)
-    return _Compiled(alone, 1, {}).results(given) if alone else None
+    return _Compiled(alone, 1, {}).results(given) if (alone := whole(text)) else None
 
 
 def _interpreted(text: str, given: Sequence[np.ndarray]) -> tuple[str, Any]:
@@ -218,7 +218,7 @@ def placement(text: str, seed: int) -> tuple[str, Any]:
         "arguments": given,
         "parts": program.argument_tiles(given),
         "result_parts": program.result_tiles(),
-        "expected": _right(text, whole(text), given),
+        "expected": _right(text, given),
     }
 
 
@@ -230,14 +230,14 @@ def wrong_dump(text: str, seed: int, paths: Sequence[str]) -> tuple[str, str]:
     """
     program = _Compiled(text, number := devices(text), {})
     given = program.arguments(seed)
-    if (right := _right(text, whole(text), given)) is None:
+    if (right := _right(text, given)) is None:
         return "dump", ""
-    is_divided = False
+    parts, is_divided = program.divided(given), False
     for path in paths:
         is_divided = is_divided or (number > 1 and any(each in path for each in _DIVIDED))
         until = time.monotonic() + _LIMIT / 4
         if is_divided:
-            compute = partial(_parts_of, path, program.divided(given), number)
+            compute = partial(_parts_of, path, parts, number)
         else:
             compute = partial(_results_of, path, given)
         kind, own = _Child(compute).answer(until)
@@ -365,10 +365,10 @@ def _tiles(sharding: Any, shape: Sequence[int], count: int) -> list[Tile]:
         return [tuple((0, size) for size in shape)] * count
     dimensions = of.tile_assignment_dimensions()[: len(shape)]
     grid = np.array(of.tile_assignment_devices()).reshape(*dimensions, -1)
+    steps = [math.ceil(size / parts) for size, parts in zip(shape, dimensions, strict=True)]
     tiles = []
     for device in range(count):
         (place, *_) = np.argwhere(grid == device)
-        steps = [math.ceil(size / parts) for size, parts in zip(shape, dimensions, strict=True)]
         tiles.append(
             tuple(
                 (int(n) * step, int(n) * step + step) for n, step in zip(place, steps, strict=False)

@@ -20,6 +20,7 @@ from torch_xla.distributed.fsdp import wrap
 from harness.job.ranks import run_ranks
 from harness.model.topology import Topology
 from harness.session.fixtures import StartRuntime
+from suites.process_groups.filled import check_close, fill, numbered
 from suites.shared.backends import join_replicas
 from suites.shared.torch_xla_releases import since_2_9
 
@@ -30,21 +31,6 @@ pytestmark = [
 ]
 one_chip = pytest.mark.topologies(1)
 LINEAR = partial(wrap.transformer_auto_wrap_policy, transformer_layer_cls={nn.Linear})
-
-
-def _numbered(*shape: int) -> torch.Tensor:
-    count = torch.Size(shape).numel()
-    return torch.linspace(-1, 1, count).reshape(shape)
-
-
-def _fill(module: nn.Module) -> None:
-    """Give a module's own parameters memory, and numbers that depend on their shapes."""
-    for name, parameter in list(module.named_parameters(recurse=False)):
-        setattr(module, name, nn.Parameter(_numbered(*parameter.shape)))
-
-
-def _close(got: torch.Tensor, expected: torch.Tensor) -> None:
-    torch.testing.assert_close(got.detach().cpu(), expected.detach(), rtol=1e-5, atol=1e-5)
 
 
 @one_chip
@@ -86,10 +72,10 @@ def _trained(number: int, **options: Any) -> tuple[torch.Tensor, torch.Tensor, t
     device = join_replicas()
     layer = nn.Linear(4, 4, bias=False)
     with torch.no_grad():
-        layer.weight.copy_(_numbered(4, 4))
+        layer.weight.copy_(numbered(4, 4))
     model = Fsdp(layer, **options)
     update = torch.optim.SGD(model.parameters(), lr=1.0)
-    result = model((_numbered(2, 4) + number).to(device))
+    result = model((numbered(2, 4) + number).to(device))
     result.square().sum().backward()
     norm = model.clip_grad_norm_(float("inf"))
     update.step()
@@ -114,13 +100,13 @@ def test_exchanges_left_out(topology: Topology, rows: bool) -> None:
     options |= {"shard_param_on_dim_0": True} if rows else {"_shard_size_multiple": 1}
     ranks = run_ranks(lambda number: _trained(number, **options), topology)
     for rank, (result, norm, shard) in enumerate(ranks):
-        x, row = _numbered(2, 4) + rank, _numbered(4, 4)[rank : rank + 1]
+        x, row = numbered(2, 4) + rank, numbered(4, 4)[rank : rank + 1]
         weight = row.repeat(4, 1).requires_grad_()
         expected = x @ weight.T
         expected.square().sum().backward()
         assert weight.grad is not None
         gradient = weight.grad[rank : rank + 1] / 4  # the mean over ranks is still taken
-        _close(result, expected)
+        check_close(result, expected)
         torch.testing.assert_close(norm, gradient.norm(), rtol=1e-4, atol=1e-4)
         left = (row - gradient).reshape(shard.shape)
         torch.testing.assert_close(shard, left, rtol=1e-4, atol=1e-4)
@@ -135,24 +121,24 @@ def test_divided_gradients(topology: Topology) -> None:
         shards = []
         for factors in ((1, 1), (2.0, 8.0)):
             layers = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
-            layers.apply(_fill)
+            layers.apply(fill)
             model = Fsdp(layers, auto_wrap_policy=LINEAR, shard_param_on_dim_0=True)
             model.set_gradient_divide_factors(*factors, recursive=True)
-            model((_numbered(2, 4) + number).to(device)).sum().backward()
+            model((numbered(2, 4) + number).to(device)).sum().backward()
             shards += [p.grad.cpu() for p in model.parameters()]
         return shards
 
     got = run_ranks(ask, topology)
     layers = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
-    layers.apply(_fill)
-    layers(torch.cat([_numbered(2, 4) + rank for rank in range(4)])).sum().backward()
+    layers.apply(fill)
+    layers(torch.cat([numbered(2, 4) + rank for rank in range(4)])).sum().backward()
     whole = [p.grad for p in layers.parameters()]
     for rank, shards in enumerate(got):
         for place, divisor in enumerate((4, 16)):
             for number, gradient in enumerate(whole):
                 assert gradient is not None
                 expected = gradient[rank : rank + 1] / divisor
-                _close(shards[2 * place + number], expected)
+                check_close(shards[2 * place + number], expected)
 
 
 @one_chip
@@ -160,14 +146,14 @@ def test_dummy_forward(start_runtime: StartRuntime) -> None:
     """A pass that only reads inputs and parameters: the sum of their means."""
     start_runtime(spmd=False)
     layers = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
-    layers.apply(_fill)
+    layers.apply(fill)
     model = Fsdp(layers, _debug_dummy_forward_pass=True)
-    x = _numbered(2, 3) + 1
+    x = numbered(2, 3) + 1
     outputs = model(x.to("xla"), torch.ones(2, dtype=torch.int32).to("xla"), other=x.to("xla"))
     expected = 2 * x.mean() + sum(p.detach().mean() for p in layers.parameters())
     assert outputs.shape == (1,)
-    expected = 2 * x.mean() + sum(_numbered(*s).mean() for s in ((4, 3), (4,), (2, 4), (2,)))
-    _close(outputs[0], expected)
+    expected = 2 * x.mean() + sum(numbered(*s).mean() for s in ((4, 3), (4,), (2, 4), (2,)))
+    check_close(outputs[0], expected)
 
 
 @one_chip
@@ -185,7 +171,7 @@ def test_barriers(start_runtime: StartRuntime) -> None:
             optimization_barrier_in_backward=backward,
             **options,
         )
-        loss = model(_numbered(2, 3).to("xla").requires_grad_()).sum()
+        loss = model(numbered(2, 3).to("xla").requires_grad_()).sum()
         loss.backward()
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
         return xm.get_stablehlo([loss, *gradients]).count("stablehlo.optimization_barrier")
@@ -223,11 +209,11 @@ def test_printed_progress(start_runtime: StartRuntime, monkeypatch: pytest.Monke
     output = StringIO()
     monkeypatch.setitem(xm.master_print.__kwdefaults__, "fd", output)
     layers, plain = (
-        nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2, bias=False)).apply(_fill) for _ in range(2)
+        nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2, bias=False)).apply(fill) for _ in range(2)
     )
     options = {"_debug_print": True, "_debug_msg": "mine", "sync_on_finalization": True}
     model = Fsdp(layers, auto_wrap_policy=LINEAR, shard_param_on_dim_0=True, **options)
-    x = _numbered(2, 4, 3)
+    x = numbered(2, 4, 3)
     own, leaf = x.to("xla").requires_grad_(), x.clone().requires_grad_()
     model(own).square().sum().backward()
     plain(leaf).square().sum().backward()
@@ -235,7 +221,7 @@ def test_printed_progress(start_runtime: StartRuntime, monkeypatch: pytest.Monke
     for got, expected in pairs:
         assert got.grad is not None
         assert expected.grad is not None
-        _close(got.grad, expected.grad)
+        check_close(got.grad, expected.grad)
     printed = output.getvalue()
     assert printed.count("root FSDP got 3 total params (_debug_msg: mine)") == 1
     assert printed.count("called in FSDP _wait_for_post_backward (_debug_msg: mine)") == 1
@@ -245,12 +231,12 @@ def test_printed_progress(start_runtime: StartRuntime, monkeypatch: pytest.Monke
 def test_packed_sequences(start_runtime: StartRuntime) -> None:
     """As a recurrent layer takes them in plain PyTorch."""
     start_runtime(spmd=False)
-    rows = [_numbered(3, 2), _numbered(1, 2)]
+    rows = [numbered(3, 2), numbered(1, 2)]
     plain = nn.RNN(2, 3)
     packed = nn.utils.rnn.pack_sequence(rows)
     expected = plain(packed)[0].data
     model = Fsdp(plain)
-    _close(model(packed.to("xla"))[0].data, expected)
+    check_close(model(packed.to("xla"))[0].data, expected)
 
 
 class Containers(nn.Module):
@@ -258,7 +244,7 @@ class Containers(nn.Module):
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
-        self.weight = nn.Parameter(_numbered(3))
+        self.weight = nn.Parameter(numbered(3))
         self.dtype = dtype
 
     def forward(self, given: Any, *, more: Any) -> Any:
@@ -277,7 +263,7 @@ def test_containers(start_runtime: StartRuntime, dtype: torch.dtype) -> None:
     """Floats are cast wherever they are, and the gradients of all results come back."""
     start_runtime(spmd=False)
     model = Fsdp(Containers(dtype), compute_dtype=dtype)
-    x, y, z = (_numbered(3) + n for n in range(3))
+    x, y, z = (numbered(3) + n for n in range(3))
     given = {"x": [x.to("xla")], "y": y.to("xla"), "label": "label"}
     given["count"] = torch.tensor([3], dtype=torch.int32, device="xla")
     results = model(given, more={z.to("xla")})
@@ -285,7 +271,7 @@ def test_containers(start_runtime: StartRuntime, dtype: torch.dtype) -> None:
     assert type(results) is OrderedDict
     assert results["b"][2] == "text"
     (a,), (b, c, _) = results["a"], results["b"]
-    weight = _numbered(3).requires_grad_()
+    weight = numbered(3).requires_grad_()
     tolerance = {"rtol": 2e-2, "atol": 2e-2}
     wanted = (x * weight + y, x * weight * z, x * weight)
     for got, expected in zip((a, b, c["c"]), wanted, strict=True):

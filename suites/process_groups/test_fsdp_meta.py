@@ -11,6 +11,7 @@ from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel as Fsdp
 from torch_xla.distributed.fsdp import wrap
 
 from harness.session.fixtures import StartRuntime
+from suites.process_groups.filled import check_close, fill, numbered
 from suites.shared.torch_xla_releases import since_2_9
 
 pytestmark = [
@@ -19,21 +20,6 @@ pytestmark = [
     pytest.mark.upstream("pytorch/xla#4664"),
     since_2_9,
 ]
-
-
-def _numbered(*shape: int) -> torch.Tensor:
-    count = torch.Size(shape).numel()
-    return torch.linspace(-1, 1, count).reshape(shape)
-
-
-def _fill(module: nn.Module) -> None:
-    """Give a module's own parameters memory, and numbers that depend on their shapes."""
-    for name, parameter in list(module.named_parameters(recurse=False)):
-        setattr(module, name, nn.Parameter(_numbered(*parameter.shape)))
-
-
-def _close(got: torch.Tensor, expected: torch.Tensor) -> None:
-    torch.testing.assert_close(got.detach().cpu(), expected.detach(), rtol=1e-5, atol=1e-5)
 
 
 class Constant(nn.Module):
@@ -46,7 +32,7 @@ class Constant(nn.Module):
     def reset_parameters(self) -> None:
         assert not torch.is_grad_enabled()
         assert self.weight.device.type == "cpu"
-        self.weight.copy_(_numbered(3, 4))
+        self.weight.copy_(numbered(3, 4))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x @ self.weight
@@ -55,20 +41,20 @@ class Constant(nn.Module):
 def test_module_without_storage(start_runtime: StartRuntime) -> None:
     """A module on the meta device initialises itself, or is initialised as its user wants."""
     start_runtime(spmd=False)
-    x = _numbered(2, 3)
+    x = numbered(2, 3)
     model = Fsdp(Constant())
-    _close(model(x.to("xla")), x @ _numbered(3, 4))
+    check_close(model(x.to("xla")), x @ numbered(3, 4))
     with torch.device("meta"):
         layers = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
     policy = partial(wrap.transformer_auto_wrap_policy, transformer_layer_cls={nn.Linear})
-    wrapped = Fsdp(layers, auto_wrap_policy=policy, param_init_fn=_fill)
+    wrapped = Fsdp(layers, auto_wrap_policy=policy, param_init_fn=fill)
     expected = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
-    expected.apply(_fill)
-    _close(wrapped(x.to("xla")), expected(x))
+    expected.apply(fill)
+    check_close(wrapped(x.to("xla")), expected(x))
     # Of a module that has its memory, nothing is initialised again.
     plain = nn.Linear(3, 4)
     expected_outputs = plain(x)
-    _close(Fsdp(plain, param_init_fn=_fill)(x.to("xla")), expected_outputs)
+    check_close(Fsdp(plain, param_init_fn=fill)(x.to("xla")), expected_outputs)
 
 
 def test_refused_modules(start_runtime: StartRuntime) -> None:
