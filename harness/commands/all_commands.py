@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, Command] = {
     "since": Command("commands.since", "first bad, last bad and first good stack of an issue"),
     "repro": Command("repro.command", "write a case as one script, without the harness and pytest"),
     "reduce": Command("reduce.command", "the smallest program that fails as a case does"),
+    "fuzz": Command("fuzz.command", "random sharded programs: find what nobody wrote a case for"),
     "sensitivity": Command("sensitivity.command", "plant faults; count which of them tests see"),
     "conformance": Command(
         "conformance.command", "ask a PJRT plugin whether it does what frameworks rely on"

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
 from harness.commands.in_stack import add_stack, continue_in, stack_named
-from harness.commands.output import say, show
-from harness.commands.parsers import budget_seconds, output_file
+from harness.commands.output import answer, say
+from harness.commands.parsers import add_json, budget_seconds, output_file
 from harness.errors import PARTIAL, BadInputError
 from harness.files import write
 from harness.model.versions import ABSENT, installed
@@ -46,6 +47,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help=f"the script, with the program beside it as .mlir (default: {_OUT})",
     )
+    add_json(parser)
     parser.set_defaults(run=_run)
 
 
@@ -59,7 +61,7 @@ def _run(options: argparse.Namespace) -> int:
     from harness.reduce import issue_script
     from harness.reduce.deciding import Deciding, deciding
     from harness.reduce.search import Search
-    from harness.reduce.stablehlo import bare, count
+    from harness.reduce.stablehlo import bare, count, operation_names
 
     start = time.monotonic()
 
@@ -81,7 +83,8 @@ def _run(options: argparse.Namespace) -> int:
         decides = deciding(text, ending)
     about = issue_script.Origin(options.source, failure, ending, decides, was)
     write({out: issue_script.script(text, about)})
-    show(_summary(about, count(text), out, time.monotonic() - start))
+    summary = _summary(about, count(text), out, time.monotonic() - start)
+    answer(options, _facts(about, operation_names(text)), summary)
     if not is_done:
         say(
             f"the budget has ended; to go on: xla-harness reduce {out.with_suffix('.mlir')}"
@@ -102,6 +105,20 @@ def _summary(about: Origin, number: int, out: Path, seconds: float) -> str:
     if flags := about.deciding.flags:
         lines.append(f"not so with {', or with '.join(map(flag_text, flags))}")
     return "\n".join([*lines, f"script    {out}, for an upstream issue"])
+
+
+def _facts(about: Origin, operations: Sequence[str]) -> Mapping[str, object]:
+    from harness.reduce.issue_script import flag_text
+
+    return {
+        "kind": about.ending.kind,
+        "detail": about.ending.text,
+        "was": about.was,
+        "count": len(operations),
+        "operations": operations,
+        "brought_by": about.deciding.brought_by,
+        "flags": [flag_text(flag) for flag in about.deciding.flags],
+    }
 
 
 def _failing(options: argparse.Namespace) -> tuple[str, ProgramEnding, str]:

@@ -92,20 +92,22 @@ def functions(module: Any) -> list[Any]:
     return [op for op in module.body.operations if op.operation.name == "func.func"]
 
 
-def count(text: str) -> int:
-    """Return the number of instructions: operations other than constants and returns."""
-    number = 0
+def operation_names(text: str) -> list[str]:
+    """Return the names of a module's instructions, sorted: no constant and no return is one."""
+    names: list[str] = []
 
     def look(module: Any) -> bool:
-        nonlocal number
-        names = [operation.name for operation in every(module)]
-        number = sum(
-            name not in _NO_INSTRUCTIONS and not name.endswith(".return") for name in names
-        )
+        every_name = (operation.name for operation in every(module))
+        names.extend(n for n in every_name if n not in _NO_INSTRUCTIONS and ".return" not in n)
         return False
 
     changed(text, look)
-    return number
+    return sorted(names)
+
+
+def count(text: str) -> int:
+    """Return the number of instructions: operations other than constants and returns."""
+    return len(operation_names(text))
 
 
 def replicas_and_partitions(text: str) -> tuple[int, int]:

@@ -1,0 +1,201 @@
+"""Random programs are right where XLA is; what is wrong is seen, reduced and written down."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import hypothesis
+import pytest
+from hypothesis import HealthCheck, Phase
+from support.commands import run_program, xla_harness
+from support.paths import ROOT
+
+from harness.fuzz import random_program, searching
+from harness.fuzz.random_operators import OPERATORS
+from harness.fuzz.random_program import RandomProgram, random_programs
+from harness.fuzz.reduced_causes import known_issue, reduced
+from harness.fuzz.searching import Explained, RandomFailure
+from harness.fuzz.subjects import RandomEnding, Subject
+
+PADDED = """\
+import jax, jax.numpy as jnp, numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+GIVEN = [np.array([-4, -3, -2], np.float32)]
+EXPECTED = [np.array([-4, -3, -2, 0], float)]
+def program():
+    mesh = Mesh(np.array(jax.devices()[:2]), "x")
+    def computed(a0):
+        v0 = lax.pad(a0, np.array(0, a0.dtype), [(0, 1, 0)])
+        return (lax.with_sharding_constraint(v0, NamedSharding(mesh, P("x"))),)
+    return jax.jit(computed, out_shardings=(NamedSharding(mesh, P()),))
+"""
+CRASH = PADDED.replace("return jax.jit", "import os; os.abort()\n    return jax.jit")
+OTHERWISE = PADDED.replace("EXPECTED = [np.array([-4", "EXPECTED = [np.array([4")
+# XLA makes one slice of the two, and moves its start only then into the array.
+TWO_SLICES = """\
+import jax, jax.numpy as jnp, numpy as np
+from jax import lax
+GIVEN = [np.arange(4.0, dtype=np.float32), np.array([9], np.int32), np.array([0], np.int32)]
+EXPECTED = [np.array([2.0])]
+def program():
+    def computed(a0, a1, a2):
+        return (lax.dynamic_slice(lax.dynamic_slice(a0, a1, (2,)), a2, (1,)),)
+    return jax.jit(computed)
+"""
+
+
+def programs(devices: int, count: int) -> list[RandomProgram]:
+    """Draw programs, the same each time."""
+    drawn: dict[str, RandomProgram] = {}
+
+    @hypothesis.seed(0)
+    @hypothesis.settings(
+        max_examples=20 * count,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @hypothesis.given(random_programs(devices, has_gspmd=False))
+    def draw(program: RandomProgram) -> None:
+        if program.features:
+            drawn[program.text] = program
+
+    draw()
+    return list(drawn.values())[:count]
+
+
+@pytest.fixture(scope="module")
+def subject() -> Iterator[Subject]:
+    subject = Subject("", "cpu", "8", is_measured=True)
+    subject.start()
+    yield subject
+    subject.end()
+
+
+@pytest.mark.parametrize("kind", sorted(OPERATORS))
+def test_numpy_and_jax_agree_on_each_operator(
+    subject: Subject, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is divided but by the mapped functions, so the partitioner can't be wrong."""
+    few = {name: OPERATORS[name] for name in (kind, "binary")}
+    monkeypatch.setattr(random_program, "OPERATORS", few)
+    monkeypatch.setattr(random_program, "ALWAYS", ())
+    drawn = programs(4 if kind == "per_device" else 1, 12)
+    assert any(feature.startswith(kind) for each in drawn for feature in each.features) or drawn
+    endings = [(subject.run(each), each.text) for each in drawn]
+    assert [each for each in endings if each[0].kind != "right"] == []
+
+
+def run(subject: Subject, text: str) -> RandomEnding:
+    return subject.run(RandomProgram(text, frozenset({"pad"}), is_gspmd=False))
+
+
+def test_a_wrong_program_and_a_crash_are_seen_and_the_next_one_is_right(subject: Subject) -> None:
+    assert run(subject, PADDED).kind == "right"
+    wrong = run(subject, OTHERWISE)
+    assert (wrong.kind, wrong.detail) == ("wrong", "result 0: [0] is -4.0, expected 4.0")
+    assert run(subject, CRASH).signature == "crash: SIGABRT"
+    assert run(subject, PADDED).kind == "right"
+    assert run(subject, PADDED.replace("lax.pad(", "lax.pod(")).kind == "not lowered"
+
+
+def test_a_wrong_answer_of_xla_is_reduced_to_its_pass(subject: Subject) -> None:
+    """A slice of a slice that begins too late: jax-ml/jax#40849, with jaxlib 0.7.1."""
+    ending = run(subject, TWO_SLICES)
+    assert ending.kind == "wrong", ending
+    program = RandomProgram(TWO_SLICES, frozenset({"dynamic_slice.late"}), is_gspmd=False)
+    failure = RandomFailure(program, [ending])
+    cause = reduced(failure, subject, "60s")
+    assert (cause.kind, cause.brought_by) == ("wrong", "algsimp")
+    assert cause.count <= 4
+    assert "numpy" in cause.script
+    assert known_issue(failure, cause) == "jax-ml/jax#40849"
+    assert not known_issue(RandomFailure(program, [RandomEnding("crash", "SIGBUS")]), cause)
+
+
+def failure(*kinds: str, features: str = "pad") -> RandomFailure:
+    program = RandomProgram("", frozenset(features.split()), is_gspmd=False)
+    return RandomFailure(program, [RandomEnding(kind) for kind in kinds])
+
+
+def test_a_cause_explains_larger_programs_that_fail_alike() -> None:
+    cause = Explained({"wrong"}, frozenset({"pad"}))
+    assert cause.explains(failure("wrong", features="pad sort"))
+    assert not cause.explains(failure("wrong", features="sort"))
+    assert not cause.explains(failure("right", "wrong"))
+    only_crash = Explained({"crash: SIGABRT"}, frozenset({"pad"}))
+    crash = RandomProgram("", frozenset({"sort"}), is_gspmd=False)
+    assert only_crash.explains(RandomFailure(crash, [RandomEnding("crash", "SIGABRT")]))
+
+
+def test_more_bytes_than_on_the_base_are_a_failure(subject: Subject) -> None:
+    measured = run(subject, PADDED)
+    assert (measured.kind, measured.exchanged > 0) == ("right", True)
+    less = RandomEnding("right", exchanged=measured.exchanged)
+    more = RandomEnding("right", exchanged=measured.exchanged * 2 + 65)
+    assert searching.compared(less, more).kind == "larger"
+    assert searching.compared(more, less).kind == "right"
+    assert searching.compared(less, less).kind == "right"
+
+
+def fuzz(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    return xla_harness("fuzz", *words, env={**os.environ, **environment}, cwd=ROOT)
+
+
+def test_a_wrong_compiler_is_noticed(tmp_path: Path) -> None:
+    """The plugin drops signs; no other compiler does, so the programs are not reduced."""
+    out, report = tmp_path / "out", tmp_path / "fuzz.json"
+    done = fuzz(
+        *("--lane", "virtual-tpu", "--budget", "20s", "-n", 1, "--out", out, "--json", report),
+        XLA_HARNESS_PLANTER="support.without_signs",
+        PYTHONPATH=str(ROOT / "tests"),
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    data: Mapping[str, list[dict[str, object]]] = json.loads(report.read_text())
+    names = [str(each["name"]) for each in data["failures"]]
+    assert names
+    assert "not known here" in done.stdout
+    text = (out / f"test_{names[0]}.py").read_text()
+    assert "-" in text.partition("def computed")[2]
+    again = run_program(
+        *(sys.executable, "-m", "pytest", "-p", "no:xla-harness", "-p", "no:cacheprovider", "-q"),
+        *(each for each in out.glob("test_*.py")),
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"},
+    )
+    assert "failed" not in again.stdout, again.stdout  # XLA for CPUs is right
+
+
+def test_programs_are_written_as_tests_that_pass(tmp_path: Path) -> None:
+    done = fuzz("--write", 8, "--out", tmp_path, "--seed", 0)
+    assert done.returncode == 0, done.stderr
+    done = run_program(
+        *(sys.executable, "-m", "pytest", "-p", "no:xla-harness", "-p", "no:cacheprovider", "-q"),
+        tmp_path,
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"},
+    )
+    assert "8 passed" in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--lane tpu-aot", "lane tpu-aot: expected one that runs programs"),
+        ("--lane virtual-tqu", "virtual-tpu"),
+        ("--stacks jax-0.12.0", "jax-0.12.0.1"),
+        ("--budget soon", "expected seconds, minutes or hours"),
+        ("--topology 3y", "3y"),
+    ],
+)
+def test_bad_input_is_named(words: str, message: str, tmp_path: Path) -> None:
+    done = fuzz(*words.split(), "--out", tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.glob("*.py"))
