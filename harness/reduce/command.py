@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,20 +12,16 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from harness.commands.in_stack import add_stack, continue_in, stack_named
-from harness.commands.output import answer, say
+from harness.commands.output import answer, say, show
 from harness.commands.parsers import add_json, budget_seconds, output_file
 from harness.errors import PARTIAL, BadInputError
 from harness.files import write
 from harness.model.versions import ABSENT, installed
 
 if TYPE_CHECKING:
-    from harness.junit.result import Result
     from harness.reduce.issue_script import Origin
-    from harness.reduce.trial import ProgramEnding
 
 _OUT = Path("reports/reduced.py")
-_OF_NUMBERS = ("numbers", "verification")  # the layers of a case that says what it got
-_FILES = (".mlir", ".hlo", ".txt", ".pb")
 _OLDEST = "0.6.1"  # whose client takes what these scripts give it
 
 
@@ -36,8 +33,25 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="a test's id, or a program: StableHLO (.mlir), HLO text (.hlo, .txt) or a "
         "serialised HloModuleProto (.pb)",
     )
-    parser.add_argument("--lane", default="", metavar="NAME", help="where the case runs")
+    parser.add_argument(
+        "--lane",
+        default="",
+        metavar="NAME",
+        help="where the case runs, or for which a program in a file is compiled",
+    )
+    parser.add_argument(
+        "--topology", default="", metavar="T", help="of a program in a file, for lanes that compile"
+    )
     add_stack(parser)
+    parser.add_argument(
+        "--base", default="", metavar="NAME", help="a stack with which the program does not fail"
+    )
+    parser.add_argument(
+        "--has",
+        default="",
+        metavar="REGEX",
+        help="keep what the compiled program has, in the place of how it ends",
+    )
     parser.add_argument(
         "--budget", default="5m", metavar="TIME", help="for the search (default: %(default)s)"
     )
@@ -45,7 +59,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--out",
         type=output_file,
         metavar="FILE",
-        help=f"the script, with the program beside it as .mlir (default: {_OUT})",
+        help=f"the script, beside it the program (.mlir) and an issue (.md) (default: {_OUT})",
     )
     add_json(parser)
     parser.set_defaults(run=_run)
@@ -53,13 +67,17 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     budget = budget_seconds(options.budget)
+    base = _base(options) if options.base else None
     if options.stack:
+        if base:
+            options.words = [*options.words, f"--base={base[0]}"]
         continue_in(stack_named(options.stack), options)
     version = installed("jaxlib")
     if version == ABSENT or Version(version) < Version(_OLDEST):
         raise BadInputError(f"reduce: expected jaxlib {_OLDEST} or newer, it is {version}")
     from harness.reduce import issue_script
     from harness.reduce.deciding import Deciding, deciding
+    from harness.reduce.failing import Question, failing
     from harness.reduce.search import Search
     from harness.reduce.stablehlo import bare, count, operation_names
 
@@ -69,20 +87,32 @@ def _run(options: argparse.Namespace) -> int:
         minutes, seconds = divmod(int(time.monotonic() - start), 60)
         say(f"[{minutes}:{seconds:02}] {text}")
 
-    text, ending, failure = _failing(options)
-    was = count(bare(text))
-    tell(f"{was} instructions: {ending.kind}: {ending.text}")
-    text, is_done = Search(ending, start + budget, tell).smallest(text)
-    (ending,) = _endings([text])
+    case = failing(options.source, Question(options.lane, options.has, base), options.topology)
+    was = count(bare(case.text))
+    tell(f"{was} instructions: {case.ending.kind}: {case.ending.text}")
+    text, is_done = Search(case.ending, start + budget, tell, case.ask).smallest(case.text)
+    (ending,) = case.ask([text])
     out: Path = options.out or _OUT
     out.parent.mkdir(exist_ok=True)
-    write({out.with_suffix(".mlir"): text})
+    try:
+        write({out.with_suffix(".mlir"): text})
+    except BadInputError:  # a full disk
+        show(text)
+        raise
     decides = Deciding((), "")
     if is_done:
         tell("asking XLA without each of its passes")
-        decides = deciding(text, ending)
-    about = issue_script.Origin(options.source, failure, ending, decides, was)
-    write({out: issue_script.script(text, about)})
+        try:
+            decides = deciding(text, ending, case.ask)
+        except KeyboardInterrupt:
+            is_done = False
+    about = issue_script.Origin(case, ending, decides, was)
+    write(
+        {
+            out: issue_script.script(text, about),
+            out.with_suffix(".md"): issue_script.issue(text, about),
+        }
+    )
     summary = _summary(about, count(text), out, time.monotonic() - start)
     answer(options, _facts(about, operation_names(text)), summary)
     if not is_done:
@@ -91,6 +121,18 @@ def _run(options: argparse.Namespace) -> int:
             f" --out {out}"
         )
     return 0 if is_done else PARTIAL
+
+
+def _base(options: argparse.Namespace) -> tuple[str, Mapping[str, str]]:
+    """Return the base's Python and variables; a stack's process is given the path of the former."""
+    if os.sep in options.base:
+        return options.base, os.environ
+    from harness.matrix.cell import variables
+    from harness.stacks.environments import Environments
+
+    environments, stack = Environments(), stack_named(options.base)
+    python = environments.create(stack, say).python
+    return str(python), variables(stack.name, environments.cache)
 
 
 def _summary(about: Origin, number: int, out: Path, seconds: float) -> str:
@@ -104,7 +146,7 @@ def _summary(about: Origin, number: int, out: Path, seconds: float) -> str:
         lines.append(f"wrong after pass {about.deciding.brought_by}")
     if flags := about.deciding.flags:
         lines.append(f"not so with {', or with '.join(map(flag_text, flags))}")
-    return "\n".join([*lines, f"script    {out}, for an upstream issue"])
+    return "\n".join([*lines, f"script    {out}, in an issue's text: {out.with_suffix('.md')}"])
 
 
 def _facts(about: Origin, operations: Sequence[str]) -> Mapping[str, object]:
@@ -119,77 +161,3 @@ def _facts(about: Origin, operations: Sequence[str]) -> Mapping[str, object]:
         "brought_by": about.deciding.brought_by,
         "flags": [flag_text(flag) for flag in about.deciding.flags],
     }
-
-
-def _failing(options: argparse.Namespace) -> tuple[str, ProgramEnding, str]:
-    """Return a program that fails, how it does, and how its case does.
-
-    Raises BadInputError if none does alone, or not always so.
-    """
-    path = Path(options.source)
-    if path.suffix in _FILES and "::" not in options.source:
-        from harness.reduce.program_files import read
-
-        if not path.is_file():
-            raise BadInputError(f"{path}: expected a program, there is no such file")
-        text = read(path)
-        (ending,) = _endings([text])
-        if ending.kind in ("right", "ran"):
-            raise BadInputError(f"{path}: nothing to reduce: {_WHY[ending.kind]}")
-        return _twice(text, ending, options.source), ending, ""
-    from harness.reduce.recording import record
-
-    say(f"running {options.source} ...")
-    recorded = record(options.source, options.lane)
-    result = recorded.result
-    if not result.signature:
-        raise BadInputError(f"{result.key}: nothing to reduce: {result.outcome}")
-    failure = f"{result.layer}: {result.signature}"
-    if not recorded.programs:
-        raise BadInputError(
-            f"{result.key}: no program to reduce: it failed before it compiled one\n  {failure}"
-        )
-    endings = [_endings([text])[0] for text in recorded.programs]
-    for text, ending in zip(recorded.programs, endings, strict=True):
-        if _is_like(result, ending):
-            return _twice(text, ending, result.key), ending, failure
-    reasons = sorted({_WHY.get(ending.kind, f"{ending.kind}: {ending.text}") for ending in endings})
-    raise BadInputError(
-        f"{result.key}: none of its {len(endings)} programs fails alone as the case does\n  "
-        + "\n  ".join([failure, *reasons])
-        + "\nWhat builds the programs, another plugin, or what the test expects decides: "
-        "xla-harness repro writes a case of lane cpu as a script"
-    )
-
-
-def _is_like(result: Result, ending: ProgramEnding) -> bool:
-    """Return whether a program's ending can be the failure of its case.
-
-    A case whose numbers are wrong does not fail because XLA for CPUs refuses another device's call.
-    """
-    if ending.kind in _WHY:
-        return False
-    return not result.layer or (ending.kind == "wrong") == (result.layer in _OF_NUMBERS)
-
-
-_WHY = {
-    "right": "XLA computes what the operations say.",
-    "ran": "It runs, and nothing here can say what its numbers should be.",
-    "invalid": "It is no valid StableHLO.",
-}
-
-
-def _twice(text: str, ending: ProgramEnding, source: str) -> str:
-    (again,) = _endings([text])
-    if again.signature != ending.signature:
-        raise BadInputError(
-            f"{source}: expected a program that always fails in one way, it is flaky: first "
-            f"{ending.kind}, then {again.kind}"
-        )
-    return text
-
-
-def _endings(texts: list[str]) -> list[ProgramEnding]:
-    from harness.reduce.trial import endings
-
-    return endings(texts)

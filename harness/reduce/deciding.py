@@ -10,11 +10,20 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from harness.reduce.trial import SEEDS, Flags, ProgramEnding, endings, in_a_fork, wrong_dump
+from harness.reduce.compiled import Flags
+from harness.reduce.trial import (
+    SEEDS,
+    Endings,
+    ProgramEnding,
+    endings,
+    in_a_fork,
+    wrong_dump,
+)
 
 DISABLE = "xla_disable_hlo_passes"
 _OTHER_FLAGS: Sequence[Flags] = ({"xla_backend_optimization_level": 0},)
 _PASSES = re.compile(r"\.(\d{4})\.[\w-]+\.after_([\w-]+)(?:\.before_([\w-]+))?\.txt$")
+_DISABLED = re.compile(rf"--{DISABLE}=(\S+)")
 # The ends of a pipeline, and what divides a program: without it, nothing is left to go wrong.
 _START = "pipeline-start"
 _NO_PASS = (_START, "pipeline-end", "shardy-xla", "spmd-partitioning")
@@ -28,11 +37,11 @@ class Deciding:
     brought_by: str  # "" if it is not known
 
 
-def deciding(text: str, ending: ProgramEnding) -> Deciding:
+def deciding(text: str, ending: ProgramEnding, ask: Endings = endings) -> Deciding:
     """Return what decides how a program ends, by asking XLA without each of its passes in turn."""
     with tempfile.TemporaryDirectory(prefix="reduce-") as name:
         dump = {"xla_dump_to": name, "xla_dump_hlo_pass_re": ".*", "xla_dump_hlo_as_text": True}
-        endings([text], [dump])
+        ask([text], [dump])
         paths = [path for path in Path(name).iterdir() if _PASSES.search(path.name)]
         paths.sort(key=lambda path: _place(path.name))
         names = dict.fromkeys(
@@ -42,12 +51,13 @@ def deciding(text: str, ending: ProgramEnding) -> Deciding:
         if ending.kind == "wrong":
             _, answer = in_a_fork(partial(wrong_dump, text, ending.seed, [*map(str, paths)]))
             brought_by = _pass_of(answer, paths) if answer in map(str, paths) else ""
-    flags = [*({DISABLE: each} for each in names), *_OTHER_FLAGS]
+    given = _DISABLED.findall(os.environ.get("XLA_FLAGS", ""))
+    flags = [*({DISABLE: ",".join([*given, each])} for each in names), *_OTHER_FLAGS]
     right, together = [], len(os.sched_getaffinity(0))
     seeds = [ending.seed] if ending.seed else SEEDS
     for start in range(0, len(flags), together):
         some = flags[start : start + together]
-        for flag, own in zip(some, endings([text] * len(some), some, seeds), strict=True):
+        for flag, own in zip(some, ask([text] * len(some), some, seeds), strict=True):
             if own.kind == "right" or (own.kind == "ran" and ending.kind != "wrong"):
                 right.append(flag)
     return Deciding(right, brought_by)

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from harness.model.versions import installed
+from harness.model.topology import Topology
+from harness.model.versions import ABSENT, installed
+from harness.reduce.compiled import Flags
 from harness.reduce.deciding import Deciding
+from harness.reduce.failing import FailingProgram
 from harness.reduce.stablehlo import count, devices, replicas_and_partitions
-from harness.reduce.trial import Flags, ProgramEnding, in_a_fork, placement
+from harness.reduce.trial import ProgramEnding, in_a_fork, placement
 
 _SCRIPT = '''\
 # /// script
 # requires-python = ">=3.10"
-# dependencies = ["jax=={jax}", "jaxlib=={jaxlib}"]
+# dependencies = [{dependencies}]
 # ///
 """{title}
 
 {facts}
 """
-
+{before}
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -32,27 +36,41 @@ PROGRAM = r"""
 REPLICAS, PARTITIONS = {replicas}, {partitions}
 DEVICES = REPLICAS * PARTITIONS
 {arguments}
+{client}
 
-def compiled(client):
-    """Compile the program for the client's devices."""
+def compiled(module):
+    """Compile the program for the devices."""
     options = xla_client.CompileOptions()
     options.num_replicas, options.num_partitions = REPLICAS, PARTITIONS
+    options.env_option_overrides = {overrides}
     build = options.executable_build_options
+    build.num_replicas, build.num_partitions = REPLICAS, PARTITIONS
     build.use_spmd_partitioning = PARTITIONS > 1
     build.use_shardy_partitioner = "sdy." in PROGRAM
     build.allow_spmd_sharding_propagation_to_output = [True]
-    grid = np.arange(DEVICES).reshape(REPLICAS, PARTITIONS)
+    grid = np.array([device.id for device in devices]).reshape(REPLICAS, PARTITIONS)
     options.device_assignment = xla_client.DeviceAssignment.create(grid)
-    devices = client.local_devices()[:DEVICES]
-    return client.compile_and_load(PROGRAM, xla_client.DeviceList(tuple(devices)), options)
+    build.device_assignment = options.device_assignment
+    return client.{compile}(module, xla_client.DeviceList(tuple(devices)), options)
 
 
-client = xla_client.make_cpu_client(num_devices=DEVICES)
-executable = compiled(client)
+executable = compiled({module})
 {run}'''
-
-_RUN = """\
+_FOR_CPUS = """\
+client = xla_client.make_cpu_client(num_devices=DEVICES)
 devices = client.local_devices()[:DEVICES]
+"""
+_FOR_A_VENDOR = """\
+# What the program is compiled for; none of these devices is needed.
+(library,) = [path for folder in sys.path for path in Path(folder).glob({library!r})]
+plugin = xla_client.load_pjrt_plugin_dynamically("aot", str(library))
+xla_client.initialize_pjrt_plugin("aot")
+description = xla_client.make_c_api_device_topology(plugin, {name!r}, **{options!r})
+devices = description._make_compile_only_devices()[:DEVICES]
+client = devices[0].client
+context = mlir.make_ir_context()
+"""
+_RUN = """\
 everywhere = NamedSharding(Mesh(np.array(devices), "device"), PartitionSpec())
 given = []
 for value, parts in zip(ARGUMENTS, PARTS):
@@ -69,14 +87,41 @@ for number, (parts, columns, expected) in enumerate(zip(RESULT_PARTS, results, E
     print(f"result {number}\\n{whole}\\nexpected\\n{expected}")
     np.testing.assert_allclose(whole, expected, rtol=1e-3, atol=1e-3)
 """
+_LOOK = """\
+text = executable.hlo_modules()[0].to_string()
+print(text)
+if match := re.search({has!r}, text):
+    raise SystemExit(f"the compiled program has {{match[0]!r}}")
+"""
+_WEIGH = """\
+print(executable.hlo_modules()[0].to_string())
+memory = executable.get_compiled_memory_stats().temp_size_in_bytes
+raise SystemExit(f"{{memory}} bytes of temporaries; it {text}")
+"""
+# The fields of JAX's own form for reports of bugs.
+_ISSUE = """\
+### Description
+
+{title}
+
+{facts}
+
+```python
+{script}```
+
+### System info (python version, jaxlib version, accelerator, etc.)
+
+```
+{system}
+```
+"""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What a report says around the program: the source, its failure, and what decides it."""
+    """What a report says around the program: where it is of, its failure, and what decides it."""
 
-    source: str
-    failure: str
+    case: FailingProgram
     ending: ProgramEnding
     deciding: Deciding
     was: int  # instructions of the program before
@@ -84,34 +129,121 @@ class Origin:
 
 def script(text: str, about: Origin) -> str:
     """Return the script. It ends with an error as long as the program fails."""
-    versions = {name: installed(name) for name in ("jax", "jaxlib")}
-    facts = {
-        "Program": f"{count(text)} instructions for {devices(text)} devices, of {about.was}",
-        "From": about.source,
-        "There": about.failure,
-        "Here": f"{about.ending.kind}: {about.ending.text}",
-        "With": ", ".join(f"{name} {version}" for name, version in versions.items()),
-        "Right with": ", or ".join(map(flag_text, about.deciding.flags)),
-        "Wrong after": about.deciding.brought_by and f"pass {about.deciding.brought_by}",
-    }
+    kind, target = about.ending.kind, about.case.target
+    parts = _of_vendor(target.topology) if target.topology else _of_cpus()
     arguments, run = "", ""
     replicas, partitions = replicas_and_partitions(text)
-    if about.ending.kind in ("wrong", "failed", "crash", "hang"):
-        kind, placed = in_a_fork(partial(placement, text, about.ending.seed or 1))
-        if kind == "values":
+    if kind in ("wrong", "failed", "crash", "hang") and not target.topology:
+        answer, placed = in_a_fork(partial(placement, text, about.ending.seed or 1))
+        if answer == "values":
             arguments, run = _arguments(placed), _RUN
-            if placed["expected"] is not None and about.ending.kind == "wrong":
+            if placed["expected"] is not None and kind == "wrong":
                 run += _COMPARE
+    elif kind == "has":
+        parts["before"] = f"\nimport re{parts['before']}"
+        run = _LOOK.format(has=target.has)
+    elif kind == "larger":
+        run = _WEIGH.format(text=about.ending.text)
     return _SCRIPT.format(
-        **versions,
+        **parts,
         title=_title(about.ending),
-        facts="\n".join(f"{name + ':':12} {value}" for name, value in facts.items() if value),
+        facts="\n".join(f"{name + ':':12} {value}" for name, value in _facts(text, about).items()),
         program=text.strip() + "\n",
         replicas=replicas,
         partitions=partitions,
         arguments=arguments,
         run=run,
     )
+
+
+def issue(text: str, about: Origin) -> str:
+    """Return the text of an issue, with the script in it."""
+    import platform
+
+    facts = _facts(text, about)
+    versions = {"python": platform.python_version(), **_versions("jax", "jaxlib", "numpy")}
+    return _ISSUE.format(
+        title=_title(about.ending),
+        facts="\n".join(f"- {name}: {value}" for name, value in facts.items()),
+        script=script(text, about),
+        system="\n".join(
+            [
+                *(f"{name}: {version}" for name, version in versions.items()),
+                f"os: {platform.platform()}",
+                f"devices: {devices(text)} x {about.case.target.topology or 'cpu'}",
+            ]
+        ),
+    )
+
+
+def _facts(text: str, about: Origin) -> Mapping[str, str]:
+    case, decides = about.case, about.deciding
+    facts = {
+        "Program": f"{count(text)} instructions for {devices(text)} devices, of {about.was}",
+        "From": case.source,
+        "There": case.failure,
+        "Here": f"{about.ending.kind}: {about.ending.text}",
+        "For": case.target.topology,
+        "With": _listed(_versions("jax", "jaxlib")),
+        "Not with": _listed(case.base.versions) if case.base else "",
+        "Right with": ", or ".join(map(flag_text, decides.flags)),
+        "Wrong after": decides.brought_by and f"pass {decides.brought_by}",
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def _listed(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def _versions(*names: str) -> Mapping[str, str]:
+    """Return the versions of those that are installed; of ``a|b``, of either."""
+    versions = {each: installed(each) for name in names for each in name.split("|")}
+    return {name: version for name, version in versions.items() if version != ABSENT}
+
+
+def _of_cpus() -> dict[str, str]:
+    return {
+        "dependencies": _pins("jax", "jaxlib"),
+        "before": _environment({}),
+        "client": _FOR_CPUS,
+        "overrides": "[]",
+        "compile": "compile_and_load",
+        "module": "PROGRAM",
+    }
+
+
+def _of_vendor(topology: str) -> dict[str, str]:
+    from jaxlib.version import __version_info__
+
+    from harness.lanes.aot.vendor import vendor_for
+
+    parsed = Topology.parse(topology)
+    vendor = vendor_for(parsed)
+    _, (name, options) = in_a_fork(lambda: ("values", vendor.described(parsed)))
+    imports = "\nimport sys\nfrom pathlib import Path\n\nfrom jax._src.interpreters import mlir\n"
+    return {
+        "dependencies": _pins("jax", *vendor.NEEDS),
+        "before": _environment(vendor.ENVIRONMENT) + imports,
+        "client": _FOR_A_VENDOR.format(library=vendor.LIBRARY, name=name, options=options),
+        "overrides": str([*vendor.OPTIONS.items()]),
+        "compile": "compile",
+        # Since jaxlib 0.8 a module, which it serialises itself.
+        "module": "mlir.ir.Module.parse(PROGRAM, context)"
+        if __version_info__ >= (0, 8)
+        else "PROGRAM.encode()",
+    }
+
+
+def _pins(*names: str) -> str:
+    return ", ".join(f'"{name}=={version}"' for name, version in _versions(*names).items())
+
+
+def _environment(variables: Mapping[str, str]) -> str:
+    """Return the lines that set what was set here; XLA reads it when it is imported."""
+    own = {name: os.environ[name] for name in ("XLA_FLAGS",) if os.environ.get(name)}
+    given = {**variables, **own}
+    return f"\nimport os\n\nos.environ.update({given!r})\n" if given else ""
 
 
 def _title(ending: ProgramEnding) -> str:

@@ -16,6 +16,7 @@ from harness.errors import BadInputError
 from harness.isolation import libc
 from harness.junit.report import read
 from harness.junit.result import Result
+from harness.lanes import LANES
 from harness.lanes.virtual.callbacks import PLANTER_VARIABLE
 from harness.model.topology import Topology
 
@@ -43,6 +44,7 @@ def record(case: str, lane: str) -> RecordedCase:
         folder = Path(name)
         report, programs, plugin = (folder / part for part in ("report.xml", "jax", "plugin"))
         plugin.mkdir()
+        lane = lane or next((each for each in LANES if f"[{each}-" in case), "")
         lanes = [f"--lane={lane}"] if lane else []
         done = subprocess.run(
             [
@@ -63,7 +65,7 @@ def record(case: str, lane: str) -> RecordedCase:
         )
         if done.returncode not in _RAN:
             last = "\n".join((done.stdout + done.stderr).strip().splitlines()[-8:])
-            raise BadInputError(f"{case}: pytest ended with {done.returncode}\n{last}")
+            raise BadInputError(f"{case}: expected a test that runs\n{last}")
         results = list(read(report).results.values())
         if len(results) != 1:
             ids = "\n  ".join(result.key for result in results[:12])

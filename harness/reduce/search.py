@@ -10,7 +10,7 @@ from itertools import islice
 
 from harness.reduce.shrinking import STEPS
 from harness.reduce.stablehlo import bare, count, valid
-from harness.reduce.trial import ProgramEnding, endings
+from harness.reduce.trial import Endings, ProgramEnding, endings
 
 Say = Callable[[str], None]
 
@@ -23,12 +23,14 @@ class Search:
         ending: how it has to end.
         until: a time of the monotonic clock, after which no program is tried.
         say: told of each step that was taken.
+        ask: returns how programs end.
         tried: the programs that were tried, of which none is tried again.
     """
 
     ending: ProgramEnding
     until: float
     say: Say
+    ask: Endings = endings
     tried: set[str] = field(default_factory=set)
 
     def smallest(self, text: str) -> tuple[str, bool]:
@@ -47,28 +49,38 @@ class Search:
 
     def _smaller(self, text: str) -> Iterator[str]:
         """Yield programs that end so, each smaller than the one before it."""
-        yield (text := self._first([bare(text)]) or text)
+        yield (text := self._first([bare(text)])[1] or text)
         before = ""
         while text != before:
             before = text
             for step in STEPS:
-                while smaller := self._first(step(text)):
-                    yield (text := smaller)
-                    self.say(f"{count(text)} instructions: {step.__name__.replace('_', ' ')}")
+                start, end = 0, -1
+                while start != end:
+                    place, smaller = self._first(step(text), start)
+                    if smaller:
+                        yield (text := smaller)
+                        self.say(f"{count(text)} instructions: {step.__name__.replace('_', ' ')}")
+                    # What failed before this place mostly does so again: a last round sees to it.
+                    start, end = (place, -1) if smaller else (0, start)
 
-    def _first(self, candidates: Iterable[str]) -> str:
-        """Return the first candidate that ends so, "" if none does or there is no time left."""
+    def _first(self, candidates: Iterable[str], start: int = 0) -> tuple[int, str]:
+        """Return the first candidate from a place on that ends so, and its place.
+
+        It is "" if none does or there is no time left.
+        """
         together = len(os.sched_getaffinity(0))
-        fresh = self._fresh(candidates)
+        fresh = self._fresh(candidates, start)
         while time.monotonic() < self.until and (batch := list(islice(fresh, together))):
-            for each, own in zip(batch, endings(batch), strict=True):
-                if own.signature == self.ending.signature:
-                    return each
-        return ""
+            own = self.ask([each for _, each in batch])
+            for (place, each), ending in zip(batch, own, strict=True):
+                if ending.signature == self.ending.signature:
+                    return place, each
+        return 0, ""
 
-    def _fresh(self, candidates: Iterable[str]) -> Iterator[str]:
-        for candidate in candidates:
-            each = candidate and valid(candidate)
+    def _fresh(self, candidates: Iterable[str], start: int) -> Iterator[tuple[int, str]]:
+        for place, candidate in enumerate(candidates):
+            each = candidate if place >= start else ""
+            each = each and valid(each)
             if each and each not in self.tried:
                 self.tried.add(each)
-                yield each
+                yield place, each

@@ -28,6 +28,7 @@ _NUMBER = re.compile(r"(?<![\w%#@.\"])\d+(?![\w.])")
 _AXIS = re.compile(r'"(\w+)"=(\d+)')
 _PARTITIONS = re.compile(r"(?<=mhlo\.num_partitions = )\d+")
 _FOLDED = 64  # elements of a constant that stays readable
+_VALUES = ("func.func", "stablehlo.constant")  # what has no operands
 _LARGER = re.compile(r"(?<=[x<])(?:bf16|f64|f16|i64|ui32|i8|ui8)(?=>)")
 
 
@@ -201,28 +202,44 @@ def drop_arguments(text: str) -> Iterator[str]:
 
 
 def forward_operands(text: str) -> Iterator[str]:
-    """Use an operand in the place of an operation's result, the last operation first."""
-    for place, (name, results, operands) in reversed(list(enumerate(_every(text)))):
-        if name in ("func.func", "stablehlo.constant"):
-            continue
+    """Use operands in the place of operations' results: of half of them, then of fewer.
+
+    The last operations come first.
+    """
+    rows = _every(text)
+    places = [n for n, (name, *_) in enumerate(rows) if name not in _VALUES][::-1]
+    size = len(places) // 2
+    while size > 1:
+        for start in range(0, len(places), size):
+            yield changed(text, partial(_forward_all, places=places[start : start + size]))
+        size //= 2
+    for place in places:
+        _, results, operands = rows[place]
         for result, operand in product(range(len(results)), range(len(operands))):
-            if results[result] != operands[operand]:
-                continue
+            if results[result] == operands[operand]:
+                yield changed(text, partial(_forward, place=place, result=result, operand=operand))
 
-            def forward(
-                module: Any, place: int = place, result: int = result, operand: int = operand
-            ) -> bool:
-                operation = every(module)[place]
-                operation.results[result].replace_all_uses_with(operation.operands[operand])
-                return True
 
-            yield changed(text, forward)
+def _forward(module: Any, place: int, result: int, operand: int) -> bool:
+    operation = every(module)[place]
+    operation.results[result].replace_all_uses_with(operation.operands[operand])
+    return True
+
+
+def _forward_all(module: Any, places: Sequence[int]) -> bool:
+    operations = every(module)
+    for operation in (operations[place] for place in places):
+        for result in operation.results:
+            same = [value for value in operation.operands if value.type == result.type]
+            if same:
+                result.replace_all_uses_with(same[0])
+    return True
 
 
 def put_zeros(text: str) -> Iterator[str]:
     """Use zeros in the place of an operation's result."""
     for place, (name, results, _) in enumerate(_every(text)):
-        if name in ("func.func", "stablehlo.constant") or len(results) != 1:
+        if name in _VALUES or len(results) != 1:
             continue
 
         def zero(module: Any, place: int = place) -> bool:

@@ -6,7 +6,6 @@ What the interpreter does not know is computed on one device, where no program i
 
 from __future__ import annotations
 
-import math
 import os
 import pickle
 import re
@@ -14,31 +13,23 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from harness.diagnosis.signature import generalised
-from harness.reduce.stablehlo import (
-    devices,
-    main_of,
-    mlir_context,
-    replicas_and_partitions,
-    whole,
-)
+from harness.model.topology import Topology
+from harness.reduce.compiled import Executed, Flags, OnlyCompiled, Size
+from harness.reduce.stablehlo import devices, whole
 
-Flags = Mapping[str, object]
-Tile = tuple[tuple[int, int], ...]  # the start and the end of each dimension
 SEEDS = range(1, 9)
 _DIVIDED = ("spmd-cleanup", "after_spmd-partitioning")  # in the name of the first dump that is
 _PADDED = ", of a padded argument"
 _LIMIT = 20.0  # seconds of one program
-_FLOATS = (-4, 5)  # sums of so small numbers are not rounded
-_INTEGERS = ((0, 13), (0, 4), (-8, 9), (0, 64))  # indices within arrays, and beyond
 _INTERPRETED = 1 << 16  # bytes of arguments: the interpreter takes microseconds for each element
 _ROUNDING = 1e-3  # of the largest number: what is wrong is wrong by more
 _NAMES = re.compile(r"%[\w.-]+|\"[^\"]*\"|'[^']*'|[\w./-]+\.(?:cc|h):\d+")
@@ -50,14 +41,23 @@ class ProgramEnding:
 
     Attributes:
         kind: ``right``, ``wrong``, ``refused`` by the compiler, ``failed`` while it ran, ``crash``,
-            ``hang``, or ``invalid``, which is no program.
-        text: the error's first line, the signal, or how the numbers differ.
+            ``hang``, or ``invalid``, which is no program; ``ran``, where nobody knows the right
+            numbers; ``has``, if the compiled program has what is looked for; ``larger`` than with
+            another stack.
+        text: the error's first line, the signal, how the numbers differ, or what it has.
         seed: of the arguments with which they do.
+        size: what it needs, of a program that does not fail, if that is to be measured.
     """
 
     kind: str
     text: str = ""
     seed: int = 0
+    size: Size | None = field(default=None, compare=False)
+
+    @property
+    def fails(self) -> bool:
+        """Return whether something is wrong with it, as far as is known."""
+        return self.kind not in ("right", "ran")
 
     @property
     def signature(self) -> tuple[str, str]:
@@ -65,6 +65,10 @@ class ProgramEnding:
 
         JAX divides arguments evenly, so it could not submit a program that needs padding.
         """
+        if self.kind == "has":
+            return self.kind, ""
+        if self.kind == "larger":
+            return self.kind, self.text.partition(" ")[0]
         if self.kind == "wrong":
             return self.kind, _PADDED if self.text.endswith(_PADDED) else ""
         if self.kind not in ("refused", "failed"):
@@ -72,19 +76,43 @@ class ProgramEnding:
         return self.kind, generalised(_NAMES.sub("", self.text))[:80]
 
 
+@dataclass(frozen=True)
+class TrialTarget:
+    """What a program is compiled for, and what of the compiled one counts as its failure.
+
+    Attributes:
+        topology: for which a vendor's compiler compiles it; "" for CPUs, which execute it.
+        has: an expression; a compiled program that it matches fails, and none is executed.
+        is_measured: whether endings say what the program needs.
+    """
+
+    topology: str = ""
+    has: str = ""
+    is_measured: bool = False
+
+
+class Endings(Protocol):
+    """Return how programs end; see ``endings``."""
+
+    def __call__(
+        self, texts: Sequence[str], flags: Sequence[Flags] = (), seeds: Sequence[int] = SEEDS, /
+    ) -> list[ProgramEnding]: ...
+
+
 def endings(
     texts: Sequence[str],
     flags: Sequence[Flags] = (),
     seeds: Sequence[int] = SEEDS,
     limit: float = _LIMIT,
+    target: TrialTarget = TrialTarget(),
 ) -> list[ProgramEnding]:
     """Return how programs end that run at the same time, each in a fork of this process.
 
     ``flags`` are XLA's for each program, without ``--``. This process must have started no client.
     """
-    load()
+    load(target)
     each = flags or [{}] * len(texts)
-    computed = [partial(_ended, *pair, seeds) for pair in zip(texts, each, strict=True)]
+    computed = [partial(_ended, *pair, seeds, target) for pair in zip(texts, each, strict=True)]
     children = list(map(_Child, computed))
     until = time.monotonic() + limit
     return [
@@ -95,7 +123,7 @@ def endings(
 
 def in_a_fork(compute: Callable[[], tuple[str, Any]]) -> tuple[str, Any]:
     """Return what a function returns in a fork, or how that ended: a kind and a detail."""
-    load()
+    load(TrialTarget())
     return _Child(compute).answer(time.monotonic() + _LIMIT)
 
 
@@ -106,7 +134,7 @@ def values_of(text: str) -> list[Any]:
 
 
 def _values(text: str) -> tuple[str, Any]:
-    return "values", [value.tolist() for value in _Compiled(text, 1, {}).results([])]
+    return "values", [value.tolist() for value in Executed(text, 1, {}).results([])]
 
 
 class _Child:
@@ -154,13 +182,19 @@ def _answered(compute: Callable[[], tuple[str, Any]]) -> bytes:
         return pickle.dumps(("failed", f"{type(error).__name__}: {_first_line(error)}"))
 
 
-def load() -> None:
+def load(target: TrialTarget) -> None:
     """Import what each fork needs, and start nothing."""
     import jax
     from jax._src.interpreters import mlir  # noqa: F401
     from jaxlib import xla_client  # noqa: F401
 
     jax.config.update("jax_platforms", "cpu")
+    if target.topology:
+        from harness.lanes.aot import compiler, vendor  # noqa: F401 - compiler for the forks
+
+        chosen = vendor.vendor_for(Topology.parse(target.topology))
+        os.environ.update(chosen.ENVIRONMENT)
+        chosen.preload()
 
 
 def _say_nothing() -> None:
@@ -169,13 +203,21 @@ def _say_nothing() -> None:
         os.dup2(null, stream)
 
 
-def _ended(text: str, flags: Flags, seeds: Sequence[int]) -> tuple[str, Any]:
-    number = devices(text)
+def _ended(text: str, flags: Flags, seeds: Sequence[int], target: TrialTarget) -> tuple[str, Any]:
+    program: Executed | OnlyCompiled
     try:
-        program = _Compiled(text, number, flags)
+        if target.topology:
+            program = OnlyCompiled(text, Topology.parse(target.topology), flags)
+        else:
+            program = Executed(text, devices(text), flags)
     except Exception as error:
         kind = "invalid" if "parse" in str(error).lower()[:60] else "refused"
         return kind, _first_line(error)
+    if target.has and (match := re.search(target.has, program.text)):
+        return "has", _first_line(match[0])
+    size = program.size if target.is_measured else None
+    if target.has or isinstance(program, OnlyCompiled):
+        return "ran", ("", 0, size)
     is_judged = False
     try:
         for seed in seeds:
@@ -190,7 +232,7 @@ def _ended(text: str, flags: Flags, seeds: Sequence[int]) -> tuple[str, Any]:
                     return "wrong", (f"result {place}: {difference}{padded}", seed)
     except Exception as error:
         return "failed", _first_line(error)
-    return ("right", "") if is_judged else ("ran", "")
+    return "right" if is_judged else "ran", ("", 0, size)
 
 
 def _right(text: str, given: Sequence[np.ndarray]) -> list[np.ndarray] | None:
@@ -201,7 +243,7 @@ def _right(text: str, given: Sequence[np.ndarray]) -> list[np.ndarray] | None:
         kind, values = _Child(partial(_interpreted, text, given)).answer(until)
         if kind == "values":
             return list(values)
-    return _Compiled(alone, 1, {}).results(given) if (alone := whole(text)) else None
+    return Executed(alone, 1, {}).results(given) if (alone := whole(text)) else None
 
 
 def _interpreted(text: str, given: Sequence[np.ndarray]) -> tuple[str, Any]:
@@ -212,7 +254,7 @@ def _interpreted(text: str, given: Sequence[np.ndarray]) -> tuple[str, Any]:
 
 def placement(text: str, seed: int) -> tuple[str, Any]:
     """Return the arguments of a seed, what is expected of them, and who has which parts."""
-    program = _Compiled(text, devices(text), {})
+    program = Executed(text, devices(text), {})
     given = program.arguments(seed)
     return "values", {
         "arguments": given,
@@ -228,7 +270,7 @@ def wrong_dump(text: str, seed: int, paths: Sequence[str]) -> tuple[str, str]:
     The interpreter computes each, so neither the passes behind it nor the machine code matter. Once
     a program is divided, that is each device's part. What it can't compute is left out.
     """
-    program = _Compiled(text, number := devices(text), {})
+    program = Executed(text, number := devices(text), {})
     given = program.arguments(seed)
     if (right := _right(text, given)) is None:
         return "dump", ""
@@ -261,129 +303,6 @@ def _results_of(path: str, given: Sequence[np.ndarray]) -> tuple[str, Any]:
     return "values", oracle.results(program_files.read(Path(path)), given)
 
 
-class _Compiled:
-    """A module that is compiled for some devices."""
-
-    def __init__(self, text: str, number: int, flags: Flags) -> None:
-        from jaxlib import xla_client
-        from jaxlib.mlir import ir
-
-        from harness.oracles.jax_cpu import cpu_client
-        from harness.oracles.replicas import compiled
-
-        options = xla_client.CompileOptions()
-        replicas, partitions = replicas_and_partitions(text)
-        options.num_replicas, options.num_partitions = replicas, partitions
-        options.env_option_overrides = list(flags.items())
-        build = options.executable_build_options
-        build.use_spmd_partitioning = partitions > 1
-        build.allow_spmd_sharding_propagation_to_output = [True]
-        if hasattr(build, "use_shardy_partitioner"):
-            build.use_shardy_partitioner = "sdy." in text
-        grid = np.arange(number).reshape(replicas, partitions)
-        options.device_assignment = xla_client.DeviceAssignment.create(grid)
-        client = cpu_client(number)
-        self._devices = client.local_devices()[:number]
-        with mlir_context():
-            main = main_of(ir.Module.parse(text))
-            self._inputs, self._outputs = (
-                [(tuple(t.shape), str(t.element_type)) for t in map(ir.RankedTensorType, types)]
-                for types in (main.type.inputs, main.type.results)
-            )
-        self._loaded = compiled(client, text, self._devices, options)
-
-    def arguments(self, seed: int) -> list[np.ndarray]:
-        """Return random values for the program's arguments; the seed decides them."""
-        from harness.oracles.replicas import DTYPES
-
-        chance, integers = np.random.default_rng(seed), _INTEGERS[seed % len(_INTEGERS)]
-        return [
-            chance.integers(*(integers if "i" in name else _FLOATS), shape).astype(DTYPES[name])
-            if name != "i1"
-            else chance.integers(0, 2, shape).astype(bool)
-            for shape, name in self._inputs
-        ]
-
-    def results(self, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the whole results for whole arguments."""
-        from harness.oracles.replicas import run
-
-        return self.put_together(run(self._loaded, self._devices, self.divided(arguments)))
-
-    def divided(self, arguments: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
-        """Return each argument's part on each device."""
-        return [
-            [_part(value, tile) for tile in tiles]
-            for value, tiles in zip(arguments, self.argument_tiles(arguments), strict=True)
-        ]
-
-    def put_together(self, columns: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
-        """Return the whole of each result's parts."""
-        wholes = []
-        for (shape, _), column, tiles in zip(
-            self._outputs, columns, self.result_tiles(), strict=True
-        ):
-            result = np.zeros(shape, column[0].dtype)
-            for tile, part in zip(tiles, column, strict=True):
-                place = tuple(slice(start, stop) for start, stop in tile)
-                result[place] = part[tuple(map(slice, result[place].shape))]
-            wholes.append(result)
-        return wholes
-
-    def is_even(self, arguments: Sequence[np.ndarray]) -> bool:
-        """Return whether the parts of no argument are padded."""
-        return all(
-            stop <= size
-            for value, tiles in zip(arguments, self.argument_tiles(arguments), strict=True)
-            for tile in tiles
-            for size, (_, stop) in zip(value.shape, tile, strict=True)
-        )
-
-    def argument_tiles(self, arguments: Sequence[np.ndarray]) -> list[list[Tile]]:
-        """Return the bounds of each argument's part on each device."""
-        where = self._loaded.get_parameter_shardings() or [None] * len(arguments)
-        return [
-            _tiles(sharding, value.shape, len(self._devices))
-            for value, sharding in zip(arguments, where, strict=True)
-        ]
-
-    def result_tiles(self) -> list[list[Tile]]:
-        """Return the bounds of each result's part on each device."""
-        where = self._loaded.get_output_shardings() or [None] * len(self._outputs)
-        return [
-            _tiles(sharding, shape, len(self._devices))
-            for (shape, _), sharding in zip(self._outputs, where, strict=True)
-        ]
-
-
-def _tiles(sharding: Any, shape: Sequence[int], count: int) -> list[Tile]:
-    """Return the bounds of each device's part; a part that is cut short is padded."""
-    from jaxlib import xla_client
-
-    of = xla_client.HloSharding.from_proto(sharding) if sharding is not None else None
-    if of is None or not shape or not of.is_tiled():
-        return [tuple((0, size) for size in shape)] * count
-    dimensions = of.tile_assignment_dimensions()[: len(shape)]
-    grid = np.array(of.tile_assignment_devices()).reshape(*dimensions, -1)
-    steps = [math.ceil(size / parts) for size, parts in zip(shape, dimensions, strict=True)]
-    tiles = []
-    for device in range(count):
-        (place, *_) = np.argwhere(grid == device)
-        tiles.append(
-            tuple(
-                (int(n) * step, int(n) * step + step) for n, step in zip(place, steps, strict=False)
-            )
-        )
-    return tiles
-
-
-def _part(value: np.ndarray, tile: Sequence[tuple[int, int]]) -> np.ndarray:
-    inside = value[tuple(slice(start, stop) for start, stop in tile)]
-    padded = np.zeros([stop - start for start, stop in tile], value.dtype)
-    padded[tuple(map(slice, inside.shape))] = inside
-    return padded
-
-
 def _difference(right: np.ndarray, own: np.ndarray) -> str:
     """Describe the first value that differs by more than rounding, "" for none."""
     if right.dtype.kind in "biu":
@@ -399,5 +318,5 @@ def _difference(right: np.ndarray, own: np.ndarray) -> str:
     return f"{list(place)} is {own[place]}, expected {right[place]}"
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: object) -> str:
     return str(error).strip().partition("\n")[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -22,7 +23,7 @@ import json, sys
 from harness.reduce.trial import endings
 texts = json.load(sys.stdin)
 for one in (texts, texts[:1]):
-    print(json.dumps([(ending.kind, ending.text, ending.seed) for ending in endings(one, limit=6)]))
+    print(json.dumps([(e.kind, e.text, e.seed, e.signature) for e in endings(one, limit=6)]))
 """
 TESTS = '''
 import jax, jax.numpy as jnp, numpy as np, pytest
@@ -46,6 +47,14 @@ def test_right(): jax.jit(lambda x: x + 1)(np.zeros(4))
 
 def test_wrong_test(): assert jax.jit(lambda x: x + 1)(np.float32(1)) == 3
 
+def test_two():
+    """Its numbers are wrong, and that another of its programs is refused is not why."""
+    try:
+        test_refused()
+    except Exception:
+        pass
+    test_wrong_test()
+
 def test_early(): raise ValueError("too early")
 '''
 
@@ -65,12 +74,16 @@ def test_the_interpreter_computes_what_jax_does() -> None:
 
 
 def test_endings() -> None:
-    texts = [LATE, REFUSED, ENDLESS, RIGHT, UNKNOWN, "module {"]
+    padded = UPDATE.replace("tensor<8x", "tensor<5x")
+    texts = [LATE, REFUSED, ENDLESS, RIGHT, UNKNOWN, "module {", UPDATE, padded]
     done = run_program(sys.executable, "-c", ENDINGS, input=json.dumps(texts), cwd=ROOT)
     first, second = map(json.loads, done.stdout.splitlines())
-    assert [kind for kind, _, _ in first] == [
-        *("wrong", "refused", "hang", "right", "refused", "invalid"),
+    assert [kind for kind, *_ in first] == [
+        *("wrong", "refused", "hang", "right", "refused", "invalid", "wrong", "wrong"),
     ]
+    assert not first[6][1].endswith("padded argument")
+    assert first[7][1].endswith(", of a padded argument")
+    assert first[6][3] != first[7][3]
     assert first[0] == second[0], "the arguments are the same each time"
     assert re.match(r"result 0: \[\d\] is \S+, expected \S+$", first[0][1])
     assert "Expected instruction to have shape" in first[1][1]
@@ -146,16 +159,46 @@ def test_a_case(tmp_path: Path) -> None:
     assert "Expected instruction" in ran.stderr
 
 
+# XLA reads the file of its flags when it starts: each process that runs the program.
+FLAKY = """
+import sys, threading, time
+def write():
+    for flags in ["", "--xla_disable_hlo_passes=algsimp"] * 99:
+        with open(sys.argv[1], "w") as pipe:
+            pipe.write(flags)
+        time.sleep(0.2)
+threading.Thread(target=write).start()
+"""
+
+
 REFUSALS = {
     "test_it.py::test_right[cpu-4]": "nothing to reduce: passed",
     "test_it.py::test_early[cpu-4]": "it failed before it compiled one",
     "test_it.py::test_wrong_test[cpu-4]": "XLA computes what the operations say",
+    "test_it.py::test_two[cpu-4]": "none of its 3 programs fails alone as the case does",
+    "test_it.py::test_right[cpu-4] --lane virtual-tpo": "'virtual-tpo': did you mean virtual-tpu",
+    "test_it.py::test_rihgt": "test_it.py::test_rihgt: expected a test that runs",
+    "right.mlir --has [": "--has '[': expected an expression",
     "gone.mlir": "gone.mlir: expected a program, there is no such file",
     "right.mlir": "right.mlir: nothing to reduce: XLA computes what the operations say",
     "text.hlo": "text.hlo: expected StableHLO (.mlir), HLO text",
     "right.mlir --budget soon": "--budget 'soon': expected seconds",
     "right.mlir --out gone/x.py": "--out: 'gone/x.py': expected a file in a folder",
 }
+
+
+# What only a padded argument shows is another failure, as no program of JAX has one.
+UPDATE = """
+module @jit_update attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32} {
+  func.func public @main(%x: tensor<8xf32> {mhlo.sharding = "{devices=[4]<=[4]}"},
+      %at: tensor<i32>) -> (tensor<8xf32> {mhlo.sharding = "{devices=[4]<=[4]}"}) {
+    %0 = stablehlo.slice %x [0:1] : (tensor<8xf32>) -> tensor<1xf32>
+    %1 = stablehlo.dynamic_update_slice %x, %0, %at
+        : (tensor<8xf32>, tensor<1xf32>, tensor<i32>) -> tensor<8xf32>
+    return %1 : tensor<8xf32>
+  }
+}
+"""
 
 
 SLOW = ("test_it.py::test_right[cpu-4]", "test_it.py::test_early[cpu-4]")
@@ -196,3 +239,25 @@ def test_ctrl_c_keeps_the_best_program(tmp_path: Path) -> None:
     assert process.returncode == 3, errors
     assert "to go on: xla-harness reduce small.mlir" in errors
     assert 3 <= count(tmp_path.joinpath("small.mlir").read_text()) <= 5
+
+
+def test_a_flaky_program(tmp_path: Path) -> None:
+    write(tmp_path, it=LATE)
+    pipe = tmp_path / "flags"
+    os.mkfifo(pipe)
+    with subprocess.Popen((sys.executable, "-c", FLAKY, pipe)) as writer:
+        own = {**os.environ, "XLA_FLAGS": str(pipe)}
+        done = xla_harness("reduce", "it.mlir", cwd=tmp_path, env=own)
+        writer.kill()
+    assert done.returncode == 2, done.stderr
+    assert "it is flaky: first wrong, then right" in done.stderr
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    """The best program is on standard output then."""
+    write(tmp_path, it=UNKNOWN)
+    (tmp_path / "small.mlir").symlink_to("/dev/full")
+    done = reduced(tmp_path, "it.mlir", "--out", "small.py")
+    assert done.returncode == 2, done.stderr
+    assert "small.mlir: can't be written: No space left on device" in done.stderr
+    assert count(done.stdout) == 1

@@ -73,12 +73,12 @@ def compile_stablehlo(module: bytes, topology: Topology, *, partitions: bool) ->
     start = time.perf_counter()
     changed: tuple[str, ...] = ()
     try:
-        executable = _compile(module, devices, options)
+        executable = compiled(module, devices, options)
     except RefusedError as refused:
         if not any(text in str(refused) for text in _UNREADABLE):
             raise
         module, changed = _rewritten(module), (f"{_REWRITTEN}: {str(refused).splitlines()[0]}",)
-        executable = _compile(module, devices, options)
+        executable = compiled(module, devices, options)
     return _compilation(topology, executable, time.perf_counter() - start, changed)
 
 
@@ -105,7 +105,7 @@ def compile_submitted(program: Submitted, topology: Topology) -> Compilation:
     options.executable_build_options.device_assignment = options.device_assignment
     start = time.perf_counter()
     try:
-        executable = _compile(_artifact(program), [*chain(*devices)], options)
+        executable = compiled(_artifact(program), [*chain(*devices)], options)
     except RefusedError as refused:
         raise RefusedError(_noted(refused, f"program {program_name(program)}")) from refused
     return _compilation(topology, executable, time.perf_counter() - start)
@@ -120,8 +120,7 @@ def compile_jax(lowered: Any, topology: Topology) -> Compilation:
     vendor = vendor_for(topology)
     start = time.perf_counter()
     try:
-        compiled = lowered.compile(compiler_options=dict(vendor.OPTIONS))
-        executable = compiled.runtime_executable()
+        executable = lowered.compile(compiler_options=dict(vendor.OPTIONS)).runtime_executable()
     except Exception as error:  # XlaRuntimeError's place changed with jaxlib
         raise RefusedError(_noted(error, vendor.misfit())) from error
     return _compilation(topology, executable, time.perf_counter() - start)
@@ -179,7 +178,8 @@ def _artifact(program: Submitted) -> bytes:
     return _rewritten(str(xla_client._xla.mlir.xla_computation_to_mlir_module(computation)))
 
 
-def _compile(module: bytes, devices: Sequence[Any], options: Any) -> Any:
+def compiled(module: Any, devices: Sequence[Any], options: Any) -> Any:
+    """Compile a portable artifact, or an MLIR module; raise RefusedError."""
     from jaxlib import xla_client
     from jaxlib.version import __version_info__
 
@@ -188,7 +188,10 @@ def _compile(module: bytes, devices: Sequence[Any], options: Any) -> Any:
     client = devices[0].client
     try:
         # Since jaxlib 0.8 a module, which it serialises itself.
-        given = read_artifact(module) if __version_info__ >= (0, 8) else module
+        if __version_info__ >= (0, 8):
+            given = read_artifact(module) if isinstance(module, bytes) else module
+        else:
+            given = module if isinstance(module, bytes) else str(module).encode()
         if hasattr(xla_client._xla, "DeviceList"):
             try:
                 listed = xla_client._xla.DeviceList(tuple(devices))

@@ -26,6 +26,7 @@ from harness.platforms import generation_named
 from harness.platforms.gpu import TARGETS, machine, packages
 
 NAME = "the CUDA plugin"
+LIBRARY = "jax_plugins/xla_cuda1?/xla_cuda_plugin.so"
 NEEDS = ("jaxlib", *map("|".join, zip(*map(packages.plugin, packages.CUDAS), strict=True)))
 DEFAULT = "2xh100:4"
 # Not JAX_SKIP_CUDA_CONSTRAINTS_CHECK: JAX would register the plugin in the virtual GPUs' place.
@@ -89,16 +90,22 @@ def _plugin() -> Any:
 def devices(topology: Topology) -> Sequence[Any]:
     """Return the devices of a topology to compile for, node by node; BadInputError."""
     preload()
-    target, shape = _target(topology), _shape(topology)
     try:
-        try:
-            description = _described(shape, target)
-        except Exception:  # an older version does not know all of the fields
-            description = _described(shape, _readable(target))
-        compile_only = description._make_compile_only_devices()
+        name, options = described(topology)
+        compile_only = _description(name, options)._make_compile_only_devices()
     except Exception as error:
         raise BadInputError(f"topology {topology}: {NAME} refuses it: {error}") from error
     return sorted(compile_only, key=lambda device: device.id)
+
+
+def described(topology: Topology) -> tuple[str, Mapping[str, Any]]:
+    """Return the name and the options of a topology, with the fields that this version knows."""
+    options = {"topology": _shape(topology), "target_config": _target(topology)}
+    try:
+        _description("", options)
+    except Exception:  # an older version does not know all of the fields
+        options["target_config"] = _readable(options["target_config"])
+    return "", options
 
 
 def _shape(topology: Topology) -> str:
@@ -107,11 +114,10 @@ def _shape(topology: Topology) -> str:
     return f"{topology.slices}x{nodes}x{topology.devices // nodes}"
 
 
-def _described(shape: str, target: str) -> Any:
+def _description(name: str, options: Mapping[str, Any]) -> Any:
     from jaxlib import xla_client
 
-    options = {"topology": shape, "target_config": target}
-    return xla_client.make_c_api_device_topology(_plugin(), "", **options)
+    return xla_client.make_c_api_device_topology(_plugin(), name, **options)
 
 
 def _readable(target: str) -> str:
@@ -119,7 +125,8 @@ def _readable(target: str) -> str:
 
     def is_known(field: re.Match[str]) -> str:
         try:
-            _described("1x1x1", f"gpu_device_info {{\n{field[0]}}}\n")
+            target = f"gpu_device_info {{\n{field[0]}}}\n"
+            _description("", {"topology": "1x1x1", "target_config": target})
         except Exception:  # XlaRuntimeError's place changed with jaxlib
             return ""
         return field[0]

@@ -18,6 +18,7 @@ from harness.platforms.tpu import libtpu_file
 from harness.platforms.tpu.libtpu_file import library
 
 NAME = "libtpu"
+LIBRARY = "libtpu/libtpu.so"
 NEEDS = ("libtpu", "jaxlib")
 DEFAULT = "2xv6e:2x2"
 OPTIONS: Mapping[str, str] = {}
@@ -88,15 +89,9 @@ def devices(topology: Topology) -> Sequence[Any]:
     preload()
     from jaxlib import xla_client
 
-    options: dict[str, Any] = {}
-    if topology.slices > 1:
-        options["num_slices"] = topology.slices
-    if topology.chips == 1:  # libtpu expects hosts of four chips
-        options["chips_per_host_bounds"] = [1, 1, 1]
-    if topology.generation == "v4":  # or else each TensorCore is a device
-        options["chip_config_name"] = "megacore"
+    name, options = described(topology)
     try:
-        description = xla_client.make_c_api_device_topology(_plugin(), topology.slice, **options)
+        description = xla_client.make_c_api_device_topology(_plugin(), name, **options)
         compile_only = description._make_compile_only_devices()
     except Exception as error:
         raise BadInputError(
@@ -108,6 +103,18 @@ def devices(topology: Topology) -> Sequence[Any]:
             f"expected {topology.total}"
         )
     return sorted(compile_only, key=lambda device: (getattr(device, "slice_index", 0), device.id))
+
+
+def described(topology: Topology) -> tuple[str, Mapping[str, Any]]:
+    """Return libtpu's name and options of a topology."""
+    options: dict[str, Any] = {}
+    if topology.slices > 1:
+        options["num_slices"] = topology.slices
+    if topology.chips == 1:  # libtpu expects hosts of four chips
+        options["chips_per_host_bounds"] = [1, 1, 1]
+    if topology.generation == "v4":  # or else each TensorCore is a device
+        options["chip_config_name"] = "megacore"
+    return topology.slice, options
 
 
 def check(topology: Topology) -> None:

@@ -20,6 +20,8 @@ class VendorCompiler(Protocol):
 
     NAME: str
     """Name of the compiler in sentences, such as ``libtpu``."""
+    LIBRARY: str
+    """Where a folder of packages has it, as a pattern of paths."""
     NEEDS: tuple[str, ...]
     """Packages without which it can't be used; ``a|b`` is either."""
     DEFAULT: str
@@ -49,6 +51,10 @@ class VendorCompiler(Protocol):
 
         The compiler is ``[0].client``.
         """
+        ...
+
+    def described(self, topology: Topology) -> tuple[str, Mapping[str, Any]]:
+        """Return the name and the options by which the compiler knows a topology."""
         ...
 
     def memory(self, topology: Topology) -> int:
