@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 FLOATS = ("float32", "bfloat16", "float16")
 INTEGERS = ("int32", "int8", "uint8")
-SIZES = (4, 2, 8, 1, 3, 6, 5, 12)  # the simplest first: Hypothesis shrinks to it
+SIZES = (4, 2, 8, 1, 3, 6, 5, 12, 16)  # the simplest first: Hypothesis shrinks to it
 _MOST = 256  # elements of a value
 _EXACT = {"float32": 1 << 20, "bfloat16": 1 << 7, "float16": 1 << 10}  # sums are not rounded below
 
@@ -74,6 +74,7 @@ class Draft:
     Attributes:
         draw: Hypothesis' function.
         mesh: which the program's shardings are about.
+        is_explicit: whether the mesh's axes are part of the arrays' types.
         arguments: the values that the program takes, each with its text and how it is divided.
         values: all values, the newest last.
         lines: the program's statements.
@@ -82,6 +83,7 @@ class Draft:
 
     draw: DrawFn
     mesh: MeshShape
+    is_explicit: bool = False
     arguments: list[tuple[DraftValue, str, Spec]] = field(default_factory=list)
     values: list[DraftValue] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
@@ -119,10 +121,10 @@ class Draft:
         text = f"(np.arange({count}) * {step} % {most} + {low}).reshape({tuple(shape)})"
         return self._argument(array, f"{text}.astype({type_text(dtype)})", spec)
 
-    def index(self, indices: np.ndarray) -> DraftValue:
-        """Add an argument of indices, which every device has."""
+    def index(self, indices: np.ndarray, spec: Spec = ()) -> DraftValue:
+        """Add an argument of indices, which every device has if no axes divide them."""
         text = f"np.array({indices.tolist()}, np.int32)"
-        return self._argument(indices.astype(np.int32), text, ((),) * indices.ndim)
+        return self._argument(indices.astype(np.int32), text, spec or ((),) * indices.ndim)
 
     def _argument(self, array: np.ndarray, text: str, spec: Spec) -> DraftValue:
         value = DraftValue(f"a{len(self.arguments)}", array)

@@ -101,7 +101,7 @@ def _answer_lines(answers: TextIO, printed: int, is_owed: mmap.mmap, *, is_first
         signal.alarm(_LIMIT)  # nothing handles it, so it ends this process also while XLA computes
         options = None if number % _OPTIMIZED_TOO == 0 else _NOT_OPTIMIZED
         answer = ending(program, options)
-        if options and answer["kind"] != "right":
+        if options and answer["kind"] not in ("right", "unusable"):
             answer = ending(program, None)  # as the test runs it
         signal.alarm(0)
         is_owed[0] = 0
@@ -132,7 +132,10 @@ def ending(program: Mapping[str, Any], options: Mapping[str, Any] | None) -> Map
             lowered = namespace["program"]().lower(*namespace["GIVEN"])
             text = lowered.as_text()
         except Exception as error:
-            return _ending("not lowered", _first_line(error))
+            is_typed = program["is_explicit"] and not isinstance(
+                error, (AssertionError, LookupError)
+            )
+            return _ending("unusable" if is_typed else "not lowered", _first_line(error))
         if program["is_lowered_only"]:
             return _ending("right", "", text)
         try:

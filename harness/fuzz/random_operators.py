@@ -285,6 +285,7 @@ def dynamic_slice(draft: Draft) -> bool:
         x,
         starts,
         feature=f"dynamic_slice{unusual}",
+        smooth=True,
     )
 
 
@@ -312,12 +313,14 @@ def dynamic_update(draft: Draft) -> bool:
         y,
         starts,
         feature=f"dynamic_update{unusual}",
+        smooth=True,
     )
 
 
-def _indices(draft: Draft, size: int) -> DraftValue:
-    count = draft.of(SIZES[:5])
-    return draft.index(np.array([draft.within(0, size - 1) for _ in range(count)]))
+def _indices(draft: Draft, count: int, size: int) -> DraftValue:
+    """Return an argument of indices below a size, which axes may divide."""
+    indices = np.array([draft.within(0, size - 1) for _ in range(count)])
+    return draft.index(indices, draft.spec(indices.shape, even=True))
 
 
 def take(draft: Draft) -> bool:
@@ -329,8 +332,9 @@ def take(draft: Draft) -> bool:
         f'jnp.take({{0}}, {{1}}, {axis}, mode="clip")',
         lambda x, indices: np.take(x, indices, axis),
         x,
-        _indices(draft, x.shape[axis]),
+        _indices(draft, draft.of(SIZES[:5]), x.shape[axis]),
         feature="take",
+        smooth=True,
     )
 
 
@@ -343,7 +347,7 @@ def scatter(draft: Draft) -> bool:
         return y.dtype == x.dtype and y.shape[1:] == x.shape[1:] and y.array.ndim > 0
 
     y = draft.value(fits) or x
-    rows = draft.index(np.array([draft.within(0, x.shape[0] - 1) for _ in range(y.shape[0])]))
+    rows = _indices(draft, y.shape[0], x.shape[0])
     text, numpy = draft.of([("add", np.add), ("max", np.maximum), ("min", np.minimum)])
 
     def scattered(x: np.ndarray, y: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -352,7 +356,15 @@ def scatter(draft: Draft) -> bool:
             x[row] = numpy(x[row], each)
         return x
 
-    return draft.add(f"{{0}}.at[{{2}}].{text}({{1}})", scattered, x, y, rows, feature="scatter")
+    return draft.add(
+        f"{{0}}.at[{{2}}].{text}({{1}})",
+        scattered,
+        x,
+        y,
+        rows,
+        feature="scatter",
+        smooth=text == "add",
+    )
 
 
 _REDUCTIONS: Mapping[str, Callable[[np.ndarray, int], np.ndarray]] = {
@@ -515,10 +527,11 @@ def constraint(draft: Draft) -> bool:
     """Say how a value is divided, also into parts of different sizes."""
     if not (x := draft.value(_has_dimensions)):
         return False
-    spec = draft.spec(x.shape, even=False)
+    spec = draft.spec(x.shape, even=draft.is_explicit)
     is_even = all(n % draft.mesh.number(axes) == 0 for n, axes in zip(x.shape, spec, strict=True))
+    name = "jax.sharding.reshard" if draft.is_explicit else "lax.with_sharding_constraint"
     return draft.add(
-        f"lax.with_sharding_constraint({{0}}, NamedSharding(mesh, {spec_text(spec)}))",
+        f"{name}({{0}}, NamedSharding(mesh, {spec_text(spec)}))",
         lambda x: x,
         x,
         feature="constraint" if is_even else "constraint.uneven",
@@ -572,6 +585,7 @@ def loop(draft: Draft) -> bool:
         computed,
         x,
         feature="loop",
+        smooth=True,
     )
 
 
@@ -587,6 +601,7 @@ def branch(draft: Draft) -> bool:
         x,
         number,
         feature="branch",
+        smooth=True,
     )
 
 

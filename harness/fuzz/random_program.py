@@ -48,7 +48,8 @@ EXPECTED = [{expected}]
 
 
 def program():
-    mesh = Mesh(np.array([jax.devices()[n] for n in {devices}]).reshape({shape}), {names})
+    devices = np.array([jax.devices()[n] for n in {devices}]).reshape({shape})
+    mesh = Mesh(devices, {names}{types})
 
     def computed({arguments}):
 {body}
@@ -62,6 +63,7 @@ def test_program():
         result = np.asarray(result, float)
         np.testing.assert_allclose(result, expected, rtol={rounding}, atol={rounding})
 """
+_EXPLICIT = ", axis_types=(jax.sharding.AxisType.Explicit,) * {}"
 GSPMD = 'jax.config.update("jax_use_shardy_partitioner", False)'
 
 
@@ -73,17 +75,20 @@ class RandomProgram:
         text: a test that any pytest runs, whose ``program()`` returns the jitted function.
         features: the operators in it, and what is unusual about them.
         is_gspmd: whether GSPMD divides it, and not Shardy.
+        is_explicit: whether types have shardings, so that JAX may refuse a valid program.
     """
 
     text: str
     features: frozenset[str]
     is_gspmd: bool
+    is_explicit: bool = False
 
 
 @strategies.composite
 def random_programs(draw: DrawFn, devices: int, *, has_gspmd: bool) -> RandomProgram:
     """Return a strategy for programs over at most so many devices."""
     draft = Draft(draw, _mesh(draw, devices))
+    draft.is_explicit = draft.of((False, False, False, True))
     sizes = [axis * n for axis in {*draft.mesh.axes.values()} for n in (1, 2, 3)]
     dtype = draft.of((*FLOATS[:1], *INTEGERS[:1], *FLOATS[1:], *INTEGERS[1:]))
     for _ in range(draft.within(1, 3)):
@@ -96,7 +101,7 @@ def random_programs(draw: DrawFn, devices: int, *, has_gspmd: bool) -> RandomPro
     enabled = [*ALWAYS, *draw(kinds)]
     for _ in range(draft.within(0, 10)):
         _ = any(OPERATORS[draft.of(enabled)](draft) for _ in range(3))
-    return _finished(draft, is_gspmd=has_gspmd and draft.coin())
+    return _finished(draft, is_gspmd=has_gspmd and not draft.is_explicit and draft.coin())
 
 
 def _mesh(draw: DrawFn, devices: int) -> MeshShape:
@@ -142,6 +147,8 @@ def _finished(draft: Draft, *, is_gspmd: bool) -> RandomProgram:
         options += ", donate_argnums=(0,)"
     if is_gspmd:
         draft.features.add("gspmd")
+    if draft.is_explicit and draft.features:
+        draft.features.add("explicit")
     wide = 0.03 if any(v.dtype in ("bfloat16", "float16") for v in draft.values) else 1e-3
     text = _TEXT.format(
         given=_rows([text for _, text, _ in draft.arguments]),
@@ -149,6 +156,7 @@ def _finished(draft: Draft, *, is_gspmd: bool) -> RandomProgram:
         devices=list(draft.mesh.devices),
         shape=tuple(draft.mesh.axes.values()),
         names=tuple(draft.mesh.axes),
+        types=_EXPLICIT.format(len(draft.mesh.axes)) if draft.is_explicit else "",
         arguments=names,
         body="\n".join(f"        {line}" for line in body),
         divided=", ".join(spec_text(spec) for _, _, spec in draft.arguments),
@@ -156,7 +164,7 @@ def _finished(draft: Draft, *, is_gspmd: bool) -> RandomProgram:
         before=f"    {GSPMD}\n" if is_gspmd else "",
         rounding=wide,
     )
-    return RandomProgram(text, frozenset(draft.features), is_gspmd)
+    return RandomProgram(text, frozenset(draft.features), is_gspmd, draft.is_explicit)
 
 
 def _rows(texts: Sequence[str]) -> str:

@@ -33,7 +33,7 @@ class RandomFailure:
     @property
     def place(self) -> int:
         """Return the number of the first subject on which it fails."""
-        return next(n for n, ending in enumerate(self.endings) if ending.kind != "right")
+        return next(n for n, ending in enumerate(self.endings) if ending.is_failure)
 
     @property
     def ending(self) -> RandomEnding:
@@ -159,7 +159,7 @@ class RandomSearch:
         if not program.features:
             return  # nothing is computed
         failure = RandomFailure(program, self._endings(program))
-        if all(ending.kind == "right" for ending in failure.endings):
+        if not any(ending.is_failure for ending in failure.endings):
             return
         for cause in self.drawn.causes.values():
             if cause.explains(failure):
@@ -178,7 +178,7 @@ class RandomSearch:
         endings = [base, *(compared(base, other) for other in others)]
         self.drawn.programs += 1
         self.drawn.kinds.update(ending.kind for ending in endings)
-        if all(ending.kind == "right" for ending in endings):
+        if not any(ending.is_failure for ending in endings):
             self._right.add(program.text)
         return endings
 

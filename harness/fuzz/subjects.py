@@ -24,7 +24,8 @@ class RandomEnding:
 
     Attributes:
         kind: ``right``, ``wrong``, ``not lowered`` by the framework, ``refused`` by the compiler,
-            ``failed`` while it ran, ``crash``, ``hang``, or ``larger`` than on the base.
+            ``failed`` while it ran, ``crash``, ``hang``, ``larger`` than on the base, or ``unusable``
+            for explicit axes that do not fit, which is no failure.
         detail: the error's first line, the signal, or how the numbers differ.
         stablehlo: the program that the compiler was given, as far as it came.
         exchanged: bytes that a device exchanges, if that was measured.
@@ -34,6 +35,11 @@ class RandomEnding:
     detail: str = ""
     stablehlo: str = ""
     exchanged: int = 0
+
+    @property
+    def is_failure(self) -> bool:
+        """Return whether the program should have ended otherwise."""
+        return self.kind not in ("right", "unusable")
 
     @property
     def signature(self) -> str:
@@ -101,6 +107,7 @@ class Subject:
         request = {
             "text": program.text,
             "is_gspmd": program.is_gspmd,
+            "is_explicit": program.is_explicit,
             "is_lowered_only": only_lower,
             "is_measured": self.is_measured,
         }
