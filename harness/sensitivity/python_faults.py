@@ -20,7 +20,9 @@ from functools import partial
 from types import CodeType, FunctionType
 from typing import Any
 
+from harness.sensitivity.left_out import is_left_out
 from harness.sensitivity.python_source import Function, lines, node_of, parts, statements
+from harness.sensitivity.unread import unread_statements
 
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Eq: ast.NotEq,
@@ -90,7 +92,7 @@ def _call_left_out(node: ast.AST) -> Iterator[Edit]:
 def _argument_left_out(node: ast.AST) -> Iterator[Edit]:
     if isinstance(node, ast.Call):
         for number, keyword in enumerate(node.keywords):
-            if keyword.arg is not None:
+            if keyword.arg is not None and not is_left_out(keyword):
                 yield partial(operator.delitem, node.keywords, number)
 
 
@@ -180,8 +182,9 @@ def _edits(node: ast.AST) -> dict[str, list[tuple[ast.stmt, Edit]]]:
     The function's own decorators and defaults were evaluated when its module was imported.
     """
     edits: dict[str, list[tuple[ast.stmt, Edit]]] = {kind: [] for kind in PYTHON_OPERATORS}
+    unread = unread_statements(node)
     for statement in statements(node):
-        for part in parts(statement):
+        for part in () if statement in unread else parts(statement):
             for kind, find in PYTHON_OPERATORS.items():
                 edits[kind] += [(statement, edit) for edit in find(part)]
     return edits

@@ -17,6 +17,7 @@ from harness.sensitivity.fault import Fault
 from harness.sensitivity.python_faults import lines_by_place
 from harness.sensitivity.python_source import folder_of, functions
 from harness.sensitivity.sample import Sample, in_turn, spread
+from harness.sensitivity.unused import is_unused, unread_lines
 
 Place = tuple[str, int]  # a function and a line of it where a slip can be planted
 
@@ -73,7 +74,7 @@ def _matches(path: Path, entry: str, known: Collection[str]) -> list[str]:
     if wanted and not matches:
         hint = nearest(wanted, {name.split(":")[1] for name in names})
         raise BadInputError(f"{path}: function {entry!r}: {hint}")
-    return matches
+    return [name for name in matches if not is_unused(name)]
 
 
 def sampled(
@@ -107,9 +108,11 @@ def every_slip(
 
 def _slips(module: str, names: Collection[str], operators: Collection[str]) -> Iterator[Slip]:
     for name in names:
-        by_operator = lines_by_place(name)
+        by_operator, unread = lines_by_place(name), unread_lines(name)
         for operator in operators:
             for place, lines in enumerate(by_operator[operator]):
+                if lines[0] in unread:
+                    continue
                 fault = Fault(0, "", name, operator, place, f"line {lines[0]}")
                 yield Slip(fault, module, lines)
 

@@ -169,3 +169,21 @@ def test_written_donations(subtests: pytest.Subtests) -> None:
                     if "aliasing_output" in text or "buffer_donor" in text
                 }
                 assert marked == gone - {"unused"} or name == "all"
+
+
+def test_written_choices_of_the_compiler() -> None:
+    """What is left to the compiler is free in each dimension, beside what is not."""
+    pjit = pytest.importorskip("jax.experimental.pjit")
+    if not hasattr(pjit, "AUTO"):
+        pytest.skip("this release of JAX leaves no placement to the compiler")
+    mesh = cube()
+    free, rows = pjit.AUTO(mesh), NamedSharding(mesh, Spec("x"))
+    given = [jax.ShapeDtypeStruct(shape, np.float32) for shape in ((8, 4), (4, 8))]
+
+    def step(a: Any, b: Any) -> Any:
+        return a @ b, a.sum(1), b
+
+    jitted = jax.jit(step, in_shardings=(free, rows), out_shardings=(free, free, None))
+    lowered = jitted.lower(*given)
+    assert shardings(lowered) == (["[{?}, {?}]", '[{"x"}, {}]'], ["[{?}, {?}]", "[{?}]", ""])
+    assert '@mesh = <["x"=2, "y"=2, "z"=2]>' in lowered.as_text()

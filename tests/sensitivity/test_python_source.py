@@ -48,7 +48,10 @@ def lines_with_a_slip(module: ModuleType) -> set[int]:
         ("def f(x):\n    warnings.warn(1 + x)\n    y = x.log(1)", {3}),
         ("def f(x):\n    print(1 + x)\n    y = x.print(1)", {3}),
         ("def rank_error(x):\n    return x + 1\ndef err_msg(x):\n    return x + 1", set()),
-        ("def f(x):\n    msg = x + 1\n    y = x + 1", {3}),
+        ("def f(x):\n    msg = x + 1\n    return x + 1", {3}),
+        ("def _own_repr(x):\n    return x + 1\ndef _add_pp_rule(x):\n    return x + 1", set()),
+        ("def reproduced(x):\n    return x + 1", {2}),
+        ("def f(x):\n    x = g(help=1 + 1)\n    x = g(helped=1)", {3}),
         (
             "class A:\n    def __repr__(self):\n        return 1\n    def f(x):\n        f(1)",
             {5},
@@ -61,6 +64,7 @@ def lines_with_a_slip(module: ModuleType) -> set[int]:
         ("def _gpu_or_tpu(x):\n    return 1", {2}),
         ("def f(x):\n    def triton(y):\n        return 1\n    return x", {4}),
         ("def f(x):\n    if x == 'cuda':\n        g(1)\n    else:\n        g(2)", {2, 5}),
+        ("def f(x):\n    if kind() == 'NEURON':\n        g(1)\n    return g(2)", {2, 4}),
         ("def f(x):\n    if x != 'cuda':\n        g(1)", {2, 3}),
         ("def f(x):\n    if x in ('cuda', 'tpu'):\n        g(1)", {2, 3}),
         ("if TYPE_CHECKING:\n    def f(x):\n        return 1", set()),
@@ -71,6 +75,26 @@ def lines_with_a_slip(module: ModuleType) -> set[int]:
 )
 def test_what_is_left_out(load: Load, source: str, lines: set[int]) -> None:
     assert lines_with_a_slip(load(f"TYPE_CHECKING = False\n{source}\n")) == {n + 1 for n in lines}
+
+
+@pytest.mark.parametrize(
+    ("body", "lines"),
+    [
+        ("a = x + 1\nb = a * 2\nif b > 1:\n    a = 3\nreturn x", {6}),
+        ("a = x + 1\nb = a * 2\nreturn b", {2, 3, 4}),
+        ("a = x + 1\ndef g():\n    return a\nreturn g", {2, 4, 5}),
+        ("a, b = x + 1, 2\nreturn b", {2, 3}),
+        ("a = f(x, 1)\nb = x[1]\nc = x.y + 1", {2, 3, 4}),  # which do more, or fail
+        ("global a\na = x + 1", {3}),
+        ("a = x + 1\nreturn locals()", {2, 3}),
+        ("class A:\n    b = 1\nreturn A", {3, 4}),
+        ("a = 1\na += x\nreturn x", {4}),
+        ("a = 1\na += x\ndel a", {2}),
+    ],
+)
+def test_variables_that_nothing_reads(load: Load, body: str, lines: set[int]) -> None:
+    indented = "".join(f"    {line}\n" for line in body.splitlines())
+    assert lines_with_a_slip(load(f"def f(x):\n{indented}")) == lines
 
 
 METHODS = """

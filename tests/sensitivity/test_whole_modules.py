@@ -17,9 +17,10 @@ from support.sensitivity import JAX_ALONE, Ran, sensitivity
 
 from harness.errors import BadInputError
 from harness.junit.result import Result
+from harness.sensitivity import python_source
 from harness.sensitivity.fault import Fault
 from harness.sensitivity.python_faults import PYTHON_OPERATORS
-from harness.sensitivity.python_source import folder_of
+from harness.sensitivity.python_source import folder_of, functions
 from harness.sensitivity.quickest import quickest
 from harness.sensitivity.rounds import _spread, _up_to_the_last
 from harness.sensitivity.sample import Sample
@@ -192,6 +193,84 @@ def test_bad_entries(
     path.write_text(text)
     with pytest.raises(BadInputError, match=message):
         read_modules(path, ())
+
+
+UNUSED = """\
+from functools import cache
+
+def _dead():
+    return _dead()
+def _called():
+    return 1
+def public():
+    return _called()
+def _at_import():
+    return _passed_on
+def _passed_on():
+    return 1
+@cache
+def _decorated():
+    return 1
+def __getattr__(name):
+    raise AttributeError(name)
+class Owner:
+    def _method(self):
+        return 1
+    def _in_class(self):
+        return _in_class()
+def _in_class():
+    return 1
+def _discarded(x):
+    if x:
+        return x
+    def inner():
+        return x
+    return inner()
+def calls():
+    _discarded(1)
+    _read(1)
+    return _read(2)
+def _read(x):
+    return x
+_at_import()
+"""
+
+
+@pytest.fixture
+def unused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write a package of a public module, of what exports from it, and of private modules."""
+    package = tmp_path / "unused_functions"
+    python_source.path_of.cache_clear()  # the package has another path in each test
+    (package / "_inner").mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        "from unused_functions._inner.own import (\n  public,\n)\n"
+        "from unused_functions.rest import _dead\n"
+    )
+    (package / "rest.py").write_text(UNUSED)
+    (package / "_inner" / "__init__.py").write_text("from unused_functions._inner.own import off\n")
+    (package / "_inner" / "own.py").write_text("def off(): return 1\ndef public(): return 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "modules.toml").write_text("unused_functions = ['unused_functions.*']\n")
+    return tmp_path / "modules.toml"
+
+
+def test_functions_that_nothing_calls(unused: Path) -> None:
+    """An import calls nothing; that of a public name into a public module is an export."""
+    chosen = read_modules(unused, ())
+    left = {
+        name.split(":")[1]
+        for module in ("unused_functions.rest", "unused_functions._inner.own")
+        for name in functions(module).keys() - set(chosen[module])
+    }
+    assert left == {"_dead", "_at_import", "off"}
+
+
+def test_results_that_nothing_reads(unused: Path) -> None:
+    slips = sampled(read_modules(unused, ()), ["python-result-left-out"], Sample(0, 99))
+    of_function = [slip.place[1] for slip in slips if "_discarded" in slip.fault.program]
+    first = UNUSED.splitlines().index("def _discarded(x):") + 1
+    assert sorted(of_function) == [first + 4, first + 5]
+    assert [slip for slip in slips if "_read" in slip.fault.program]
 
 
 def test_tests_of_another_package_are_an_error(folder: Path) -> None:
