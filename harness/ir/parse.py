@@ -125,7 +125,7 @@ def _collective(kind: str, operation: Any) -> Collective:
         operands=tuple(_tensor(operand.type) for operand in operation.operands),
         results=tuple(_tensor(result.type) for result in operation.results),
         reducer=_reducer(operation),
-        groups=_groups(operation),
+        groups=groups_of(operation),
         pairs=_pairs(attributes),
         dimensions=tuple(attributes[name].value for name in _DIMENSIONS[kind]),
         split_count=attributes["split_count"].value if kind == "all_to_all" else None,
@@ -157,7 +157,8 @@ def _matrix(attributes: Any, name: str) -> np.ndarray:
     return np.asarray(attributes[name])
 
 
-def _groups(operation: Any) -> tuple[Group, ...]:
+def groups_of(operation: Any) -> tuple[Group, ...]:
+    """Return the groups of devices that a collective names, listed or as axes of a mesh."""
     attributes = operation.attributes
     of_axes = getattr(stablehlo, "ReplicaGroupMeshAxesAttr", None)  # since JAX 0.12
     if of_axes and "replica_groups" in attributes:

@@ -13,7 +13,8 @@ from harness.model.topology import Topology
 from harness.reduce.stablehlo import main_of, mlir_context, replicas_and_partitions
 
 Flags = Mapping[str, object]
-Tile = tuple[tuple[int, int], ...]  # the start and the end of each dimension
+# The start and the end of each dimension; or a replica, whose values stand after each other.
+Tile = tuple[tuple[int, int], ...] | int
 _FLOATS = (-4, 5)  # sums of so small numbers are not rounded
 _INTEGERS = ((0, 13), (0, 4), (-8, 9), (0, 64))  # indices within arrays, and beyond
 
@@ -95,10 +96,14 @@ class Executed:
 
         client = cpu_client(number)
         self._devices = client.local_devices()[:number]
+        self._replicas = (number,) if replicas_and_partitions(text)[1] == 1 < number else ()
         with mlir_context():
             main = main_of(ir.Module.parse(text))
             self._inputs, self._outputs = (
-                [(tuple(t.shape), str(t.element_type)) for t in map(ir.RankedTensorType, types)]
+                [
+                    ((*self._replicas, *t.shape), str(t.element_type))
+                    for t in map(ir.RankedTensorType, types)
+                ]
                 for types in (main.type.inputs, main.type.results)
             )
         self._loaded = compiled(client, text, self._devices, _options(text, self._devices, flags))
@@ -151,7 +156,7 @@ class Executed:
         ):
             result = np.zeros(shape, column[0].dtype)
             for tile, part in zip(tiles, column, strict=True):
-                place = tuple(slice(start, stop) for start, stop in tile)
+                place = _place(tile)
                 result[place] = part[tuple(map(slice, result[place].shape))]
             wholes.append(result)
         return wholes
@@ -159,14 +164,16 @@ class Executed:
     def is_even(self, arguments: Sequence[np.ndarray]) -> bool:
         """Return whether the parts of no argument are padded."""
         return all(
-            stop <= size
+            isinstance(tile, int)
+            or all(stop <= size for size, (_, stop) in zip(value.shape, tile, strict=True))
             for value, tiles in zip(arguments, self.argument_tiles(arguments), strict=True)
             for tile in tiles
-            for size, (_, stop) in zip(value.shape, tile, strict=True)
         )
 
     def argument_tiles(self, arguments: Sequence[np.ndarray]) -> list[list[Tile]]:
         """Return the bounds of each argument's part on each device."""
+        if self._replicas:
+            return [list(range(*self._replicas))] * len(arguments)
         where = self._loaded.get_parameter_shardings() or [None] * len(arguments)
         return [
             _tiles(sharding, value.shape, len(self._devices))
@@ -175,6 +182,8 @@ class Executed:
 
     def result_tiles(self) -> list[list[Tile]]:
         """Return the bounds of each result's part on each device."""
+        if self._replicas:
+            return [list(range(*self._replicas))] * len(self._outputs)
         where = self._loaded.get_output_shardings() or [None] * len(self._outputs)
         return [
             _tiles(sharding, shape, len(self._devices))
@@ -192,7 +201,7 @@ def _tiles(sharding: Any, shape: Sequence[int], count: int) -> list[Tile]:
     dimensions = of.tile_assignment_dimensions()[: len(shape)]
     grid = np.array(of.tile_assignment_devices()).reshape(*dimensions, -1)
     steps = [math.ceil(size / parts) for size, parts in zip(shape, dimensions, strict=True)]
-    tiles = []
+    tiles: list[Tile] = []
     for device in range(count):
         (place, *_) = np.argwhere(grid == device)
         tiles.append(
@@ -203,8 +212,14 @@ def _tiles(sharding: Any, shape: Sequence[int], count: int) -> list[Tile]:
     return tiles
 
 
-def _part(value: np.ndarray, tile: Sequence[tuple[int, int]]) -> np.ndarray:
-    inside = value[tuple(slice(start, stop) for start, stop in tile)]
+def _place(tile: Tile) -> Any:
+    return tile if isinstance(tile, int) else tuple(slice(start, stop) for start, stop in tile)
+
+
+def _part(value: np.ndarray, tile: Tile) -> np.ndarray:
+    inside: np.ndarray = value[_place(tile)]
+    if isinstance(tile, int):
+        return inside
     padded = np.zeros([stop - start for start, stop in tile], value.dtype)
     padded[tuple(map(slice, inside.shape))] = inside
     return padded

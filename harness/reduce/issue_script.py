@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.model.topology import Topology
 from harness.model.versions import ABSENT, installed
-from harness.reduce.compiled import Flags
+from harness.reduce.compiled import Flags, Tile
 from harness.reduce.deciding import Deciding
 from harness.reduce.failing import FailingProgram
 from harness.reduce.stablehlo import count, devices, replicas_and_partitions
@@ -279,12 +279,12 @@ def _arrays(values: Sequence[Any]) -> str:
     return "\n".join(["[", *rows, "]"])
 
 
-def _tiles(columns: Sequence[Sequence[Sequence[tuple[int, int]]]]) -> str:
+def _tiles(columns: Sequence[Sequence[Tile]]) -> str:
     rows = [f"    [{', '.join(map(_tile, column))}]," for column in columns]
     return "\n".join(["[", *rows, "]"])
 
 
-def _tile(bounds: Sequence[tuple[int, int]]) -> str:
-    if not bounds:
-        return "()"
+def _tile(bounds: Tile) -> str:
+    if not bounds or isinstance(bounds, int):
+        return str(bounds)
     return f"np.s_[{', '.join(f'{start}:{stop}' for start, stop in bounds)}]"

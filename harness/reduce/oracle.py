@@ -1,7 +1,9 @@
 """Computes a StableHLO program without XLA: by the reference interpreter that jaxlib contains.
 
 What a program says of whole arrays is computed once, whatever its annotations. A manual computation
-is computed device by device, and NumPy computes its collectives. The semantics are those of
+is computed device by device, and NumPy computes its collectives: for each place along the axes that
+are manual, whatever is divided by the others. So is all of a program with GSPMD's calls from whole
+arrays to parts and back, and of one that several replicas run. The semantics are those of
 https://openxla.org/stablehlo/spec and https://openxla.org/shardy/sdy_dialect.
 
 The interpreter ends the process at an operation that it does not know: call this in a fork.
@@ -9,12 +11,14 @@ The interpreter ends the process at an operation that it does not know: call thi
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from harness.ir.parse import groups_of
 from harness.oracles import collectives
 from harness.oracles.replicas import DTYPES
 from harness.reduce.stablehlo import (
@@ -27,6 +31,8 @@ from harness.reduce.stablehlo import (
     main_of,
     mlir_context,
     nested,
+    replicas_and_partitions,
+    tensor_of,
     unmark,
 )
 
@@ -36,6 +42,9 @@ _MESH = re.compile(r"@(\w+) = <\[(.*?)\](, device_ids=\[(.*?)\])?>")
 _AXIS = re.compile(r'"(\w+)"=(\d+)')
 _SHARDING = re.compile(r"<@(\w+), \[(.*?)\](?:, replicated={[^}]*})?>")
 _DIMENSION = re.compile(r"{([^}]*)}")
+_TILES = re.compile(r"devices=\[([\d,]+)\](?:<=\[([\d,]+)\](T\(([\d,]+)\))?|([\d,]+))")
+_KINDS = re.compile(r"last_tile_dims={([^}]*)}")
+_IDS = ("stablehlo.partition_id", "stablehlo.replica_id")
 _NARROW = ("bf16", "f16")
 _REDUCERS = {
     "stablehlo.add": "sum",
@@ -61,19 +70,24 @@ def results(text: str, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
     with mlir_context() as context, ir.Location.unknown():
         module = ir.Module.parse(text)
         inline(module)
-        if any(is_manual(operation) for operation in every(module)):
-            raise UnknownError("a manual computation of GSPMD")
+        devices = range(replicas_and_partitions(text)[1])
         meshes = {match[1]: _mesh(match) for match in _MESH.finditer(text)}
         mains = [operation for operation in every(module) if operation.name == _MANUAL]
-        shardings = {hash(operation): _Borders.of(operation, meshes) for operation in mains}
+        borders: dict[int, Any] = {hash(op): _Borders.of(op, meshes) for op in mains}
+        calls = [operation for operation in every(module) if is_manual(operation)]
+        borders |= {hash(call): _Tiles.of(call, len(devices)) for call in calls}
         unmark(module, but=_MANUAL)
         block = main_of(module).regions[0].blocks[0]
-        evaluator = _Evaluator(context, shardings, 1)
-        return [values[0] for values in evaluator.run(block, [[a] for a in arguments])]
+        # GSPMD's calls stand between other operations, so each device computes all of it.
+        members = [[device] for device in devices] if calls else [list(devices)]
+        evaluator = _Evaluator(context, borders, members)
+        return [
+            values[0] for values in evaluator.run(block, [[a] * len(members) for a in arguments])
+        ]
 
 
 def parts(text: str, arguments: Sequence[Values], count: int) -> list[Values]:
-    """Return each result's part on each device, of a program that each device runs.
+    """Return each result's part on each device, of a program that each device or replica runs.
 
     Raises UnknownError, and ends the process, as ``results`` does.
     """
@@ -84,7 +98,8 @@ def parts(text: str, arguments: Sequence[Values], count: int) -> list[Values]:
         inline(module)
         unmark(module)
         block = main_of(module).regions[0].blocks[0]
-        return _Evaluator(context, {}, count).run(block, arguments)
+        number = _IDS[replicas_and_partitions(text)[0] > 1]
+        return _Evaluator(context, {}, [[n] for n in range(count)], number).run(block, arguments)
 
 
 def _mesh(match: re.Match[str]) -> Mapping[str, np.ndarray]:
@@ -101,8 +116,9 @@ def _mesh(match: re.Match[str]) -> Mapping[str, np.ndarray]:
 class _Borders:
     """How a manual computation's operands are divided, and its results put together."""
 
-    def __init__(self, inputs: Sequence[Any], outputs: Sequence[Any], count: int) -> None:
-        self.inputs, self.outputs, self.count = inputs, outputs, count
+    def __init__(self, inputs: Sequence[Any], outputs: Sequence[Any], place: np.ndarray) -> None:
+        self.inputs, self.outputs = inputs, outputs
+        self.place = place  # of each device along the axes that are manual
 
     @classmethod
     def of(cls, operation: Any, meshes: Mapping[str, Mapping[str, np.ndarray]]) -> _Borders:
@@ -111,31 +127,87 @@ class _Borders:
         if not mesh:
             raise UnknownError("a manual computation without a mesh")
         axes = meshes[mesh]
-        names = [name for name in axes if name]
-        if sorted(re.findall(r'"(\w+)"', given["manual_axes"])) != sorted(names):
-            raise UnknownError("a computation that is manual over some axes")
-        count = len(next(iter(axes.values()))) if names else 1
-        sizes = dict(zip(names, axes[""], strict=True))
+        sizes = dict(zip([name for name in axes if name], map(int, axes[""]), strict=True))
+        manual = {name: sizes[name] for name in re.findall(r'"(\w+)"', given["manual_axes"])}
+        count = len(next(iter(axes.values()))) if sizes else 1
         inputs, outputs = (
-            [_parts(match[2], axes, sizes, count) for match in _SHARDING.finditer(given[name])]
+            [_parts(match[2], axes, manual, count) for match in _SHARDING.finditer(given[name])]
             for name in ("in_shardings", "out_shardings")
         )
-        return cls(inputs, outputs, count)
+        return cls(inputs, outputs, _place(axes, manual, manual, count))
+
+    def inner(self, members: Sequence[Sequence[int]]) -> list[tuple[int, list[int]]]:
+        """Divide groups of devices by their places; return each part, after its group's number."""
+        divided: dict[tuple[int, int], list[int]] = {}
+        for outer, devices in enumerate(members):
+            for device in devices:
+                divided.setdefault((outer, int(self.place[device])), []).append(device)
+        return sorted(((n, part) for (n, _), part in divided.items()), key=lambda pair: pair[1][0])
 
 
 def _parts(
     text: str, axes: Mapping[str, np.ndarray], sizes: Mapping[str, int], count: int
 ) -> list[tuple[int, np.ndarray]]:
-    """Return for each dimension its number of parts, and the part that each device has."""
+    """Return for each dimension its number of parts, and the part that each device has.
+
+    Of the axes that divide it only those in ``sizes`` count.
+    """
     dimensions = []
     for match in _DIMENSION.finditer(text):
         if ":" in match[1]:
             raise UnknownError("a part of an axis")
-        number, place = 1, np.zeros(count, int)
-        for name in re.findall(r'"(\w+)"', match[1]):
-            number, place = number * int(sizes[name]), place * int(sizes[name]) + axes[name]
-        dimensions.append((number, place))
+        names = [name for name in re.findall(r'"(\w+)"', match[1]) if name in sizes]
+        number = math.prod(sizes[name] for name in names)
+        dimensions.append((number, _place(axes, names, sizes, count)))
     return dimensions
+
+
+def _place(
+    axes: Mapping[str, np.ndarray], names: Iterable[str], sizes: Mapping[str, int], count: int
+) -> np.ndarray:
+    place = np.zeros(count, int)
+    for name in names:
+        place = place * sizes[name] + axes[name]
+    return place
+
+
+class _Tiles:
+    """How one of GSPMD's calls divides its operand, or puts its result together."""
+
+    def __init__(self, parts: Sequence[tuple[int, np.ndarray]], groups: np.ndarray) -> None:
+        self.parts = parts
+        self.groups = groups  # devices with one number put their parts together
+
+    @classmethod
+    def of(cls, call: Any, count: int) -> _Tiles:
+        from jaxlib.mlir import ir
+
+        marked = call
+        if called_target(call) == "SPMDFullToShardShape":
+            marked = call.operands[0].owner
+            if isinstance(marked, ir.Block):
+                raise UnknownError("a part of an argument")
+        text = str(attributes(marked).get("mhlo.sharding", ""))
+        rank = tensor_of(call.results[0].type).rank
+        if "{replicated}" in text:
+            return cls([(1, np.zeros(count, int))] * rank, np.zeros(count, int))
+        if not (match := _TILES.search(text)):
+            raise UnknownError(f"a sharding: {text}")
+        shape = [int(n) for n in match[1].split(",")]
+        if match[5]:
+            grid = np.array([int(n) for n in match[5].split(",")])
+        else:
+            grid = np.arange(count).reshape([int(n) for n in match[2].split(",")])
+            grid = grid.transpose([int(n) for n in match[4].split(",")]) if match[4] else grid
+        grid = grid.reshape(shape)
+        places = np.array([np.argwhere(grid == device)[0] for device in range(count)])
+        kinds = _KINDS.search(text)
+        names = [name.strip() for name in kinds[1].split(",")] if kinds else []
+        groups = np.zeros(count, int)
+        for dimension, name in enumerate(names, rank):
+            if name == "manual":
+                groups = groups * shape[dimension] + places[:, dimension]
+        return cls([(shape[n], places[:, n]) for n in range(rank)], groups)
 
 
 def _slices(parts: Sequence[tuple[int, np.ndarray]], shape: Sequence[int], device: int) -> Any:
@@ -145,10 +217,18 @@ def _slices(parts: Sequence[tuple[int, np.ndarray]], shape: Sequence[int], devic
 
 
 class _Evaluator:
-    """Computes blocks, on one device that stands for all or on each of several."""
+    """Computes blocks, once for each group of devices that have the same values, as ``members``."""
 
-    def __init__(self, context: Any, borders: Mapping[int, _Borders], count: int) -> None:
-        self._context, self._borders, self._count = context, borders, count
+    def __init__(
+        self,
+        context: Any,
+        borders: Mapping[int, Any],
+        members: Sequence[Sequence[int]],
+        number: str = _IDS[0],
+    ) -> None:
+        self._context, self._borders, self._members = context, borders, members
+        self._id = number  # which operation returns a device's number
+        self._count = len(members)
 
     def run(
         self, block: Any, arguments: Sequence[Values], outer: Mapping[int, Values] | None = None
@@ -178,9 +258,13 @@ class _Evaluator:
             return self._loop
         if name in ("stablehlo.case", "stablehlo.if") and _any_together(operation):
             raise UnknownError("collectives in a branch")
-        if name == "stablehlo.partition_id":
-            ids = [np.array(n, np.uint32) for n in range(self._count)]
-            return lambda _operation, _known: [ids]
+        if name in _IDS:
+            if any(len(devices) > 1 for devices in self._members):
+                raise UnknownError("the number of one of several devices")
+            of = [device if name == self._id else 0 for (device,) in self._members]
+            return lambda _operation, _known: [[np.array(n, np.uint32) for n in of]]
+        if is_manual(operation):
+            return self._border
         if name in _COLLECTIVES:
             return self._collective
         if called_target(operation):
@@ -189,24 +273,40 @@ class _Evaluator:
 
     def _manual(self, operation: Any, known: dict[int, Values]) -> list[Values]:
         borders = self._borders[hash(operation)]
-        given = []
-        for operand, parts in zip(operation.operands, borders.inputs, strict=True):
-            whole = known[hash(operand)][0]
-            devices = range(borders.count)
-            given.append([whole[_slices(parts, whole.shape, device)] for device in devices])
-        inner = _Evaluator(self._context, self._borders, borders.count)
-        outer = {key: values * borders.count for key, values in known.items() if len(values) == 1}
-        results = []
-        own = inner.run(operation.regions[0].blocks[0], given, outer)
+        inner = borders.inner(self._members)
+        given = [
+            [_part(known[hash(operand)][outer], parts, devices[0]) for outer, devices in inner]
+            for operand, parts in zip(operation.operands, borders.inputs, strict=True)
+        ]
+        outside = {key: [values[outer] for outer, _ in inner] for key, values in known.items()}
+        evaluator = _Evaluator(self._context, self._borders, [devices for _, devices in inner])
+        own = evaluator.run(operation.regions[0].blocks[0], given, outside)
+        results: list[Values] = []
         for parts, values in zip(borders.outputs, own, strict=True):
-            shape = [
-                size * number for size, (number, _) in zip(values[0].shape, parts, strict=True)
-            ]
-            whole = np.zeros(shape, values[0].dtype)
-            for device, value in reversed(list(enumerate(values))):  # the first decides
-                whole[_slices(parts, shape, device)] = value
-            results.append([whole])
+            pairs = list(zip(inner, values, strict=True))
+            results.append(
+                [
+                    _whole([(v, devices[0]) for (n, devices), v in pairs if n == outer], parts)
+                    for outer in range(self._count)
+                ]
+            )
         return results
+
+    def _border(self, operation: Any, known: dict[int, Values]) -> list[Values]:
+        """Compute GSPMD's calls, where each device has values of its own."""
+        tiles, values = self._borders[hash(operation)], known[hash(operation.operands[0])]
+        if called_target(operation) == "SPMDFullToShardShape":
+            own = [_part(value, tiles.parts, device) for device, value in enumerate(values)]
+        else:
+            own = [
+                _whole(
+                    [(v, n) for n, v in enumerate(values) if tiles.groups[n] == group], tiles.parts
+                )
+                for group in tiles.groups
+            ]
+        if own[0].shape != tuple(tensor_of(operation.results[0].type).shape):
+            raise UnknownError("a part that is divided further")
+        return [own]
 
     def _loop(self, operation: Any, known: dict[int, Values]) -> list[Values]:
         state = [known[hash(value)] for value in operation.operands]
@@ -221,12 +321,15 @@ class _Evaluator:
 
     def _collective(self, operation: Any, known: dict[int, Values]) -> list[Values]:
         named = attributes(operation)
-        groups = [
-            [int(n) for n in row if n >= 0] for row in np.array(named.get("replica_groups", [[]]))
-        ]
+        numbers = {device: n for n, devices in enumerate(self._members) for device in devices}
+        rows = groups_of(operation) or np.array(named.get("source_target_pairs", [])).tolist()
+        # Devices that have the same values here are in the same groups.
+        groups = dict.fromkeys(tuple(numbers[device] for device in row) for row in rows)
+        if "source_target_pairs" in named and len({pair[-1] for pair in groups}) < len(groups):
+            raise UnknownError("a permutation that differs along axes that are not manual")
         compute = _COLLECTIVES[operation.name]
         return [
-            compute(known[hash(value)], [group for group in groups if group], named, operation)
+            compute(known[hash(value)], list(groups), named, operation)
             for value in operation.operands
         ]
 
@@ -247,7 +350,24 @@ class _Evaluator:
 
 
 def _any_together(operation: Any) -> bool:
-    return any(each.name in {*_COLLECTIVES, "stablehlo.partition_id"} for each in nested(operation))
+    return any(each.name in {*_COLLECTIVES, *_IDS, _MANUAL} for each in nested(operation))
+
+
+def _part(whole: np.ndarray, parts: Sequence[tuple[int, np.ndarray]], device: int) -> np.ndarray:
+    part: np.ndarray = whole[_slices(parts, whole.shape, device)]
+    return part
+
+
+def _whole(
+    values: Sequence[tuple[np.ndarray, int]], parts: Sequence[tuple[int, np.ndarray]]
+) -> np.ndarray:
+    """Put together the values of devices; of those that are for one place the first counts."""
+    first = values[0][0]
+    sizes = zip(first.shape, parts, strict=True)
+    whole = np.zeros([size * number for size, (number, _) in sizes], first.dtype)
+    for value, device in reversed(values):
+        whole[_slices(parts, whole.shape, device)] = value
+    return whole
 
 
 def _module_of(operations: Sequence[Any]) -> tuple[Any, list[Any], list[Any]]:
@@ -358,7 +478,7 @@ _COLLECTIVES: Mapping[str, Callable[..., Values]] = {
     "stablehlo.all_to_all": lambda values, groups, named, _: collectives.all_to_all(
         values, _number(named, "split_dimension"), _number(named, "concat_dimension"), groups
     ),
-    "stablehlo.collective_permute": lambda values, _, named, __: collectives.collective_permute(
-        values, np.array(named["source_target_pairs"]).tolist()
+    "stablehlo.collective_permute": lambda values, pairs, _, __: collectives.collective_permute(
+        values, pairs
     ),
 }

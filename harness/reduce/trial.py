@@ -24,7 +24,7 @@ import numpy as np
 from harness.diagnosis.signature import generalised
 from harness.model.topology import Topology
 from harness.reduce.compiled import Executed, Flags, OnlyCompiled, Size
-from harness.reduce.stablehlo import devices, whole
+from harness.reduce.stablehlo import devices, replicas_and_partitions, whole
 
 SEEDS = range(1, 9)
 _DIVIDED = ("spmd-cleanup", "after_spmd-partitioning")  # in the name of the first dump that is
@@ -243,13 +243,21 @@ def _right(text: str, given: Sequence[np.ndarray]) -> list[np.ndarray] | None:
         kind, values = _Child(partial(_interpreted, text, given)).answer(until)
         if kind == "values":
             return list(values)
-    return Executed(alone, 1, {}).results(given) if (alone := whole(text)) else None
+    replicas, _ = replicas_and_partitions(text)
+    alone = whole(text) if replicas == 1 else ""  # replicas have values of their own
+    return Executed(alone, 1, {}).results(given) if alone else None
 
 
 def _interpreted(text: str, given: Sequence[np.ndarray]) -> tuple[str, Any]:
     from harness.reduce import oracle
 
-    return "values", oracle.results(text, given)
+    replicas, partitions = replicas_and_partitions(text)
+    if replicas == 1:
+        return "values", oracle.results(text, given)
+    if partitions > 1:
+        return "unknown", ""
+    columns = oracle.parts(text, [list(value) for value in given], replicas)
+    return "values", [np.stack(column) for column in columns]
 
 
 def placement(text: str, seed: int) -> tuple[str, Any]:

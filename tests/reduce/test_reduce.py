@@ -75,11 +75,11 @@ def test_the_interpreter_computes_what_jax_does() -> None:
 
 def test_endings() -> None:
     padded = UPDATE.replace("tensor<8x", "tensor<5x")
-    texts = [LATE, REFUSED, ENDLESS, RIGHT, UNKNOWN, "module {", UPDATE, padded]
+    texts = [LATE, REFUSED, ENDLESS, RIGHT, UNKNOWN, "module {", UPDATE, padded, REPLICAS]
     done = run_program(sys.executable, "-c", ENDINGS, input=json.dumps(texts), cwd=ROOT)
     first, second = map(json.loads, done.stdout.splitlines())
     assert [kind for kind, *_ in first] == [
-        *("wrong", "refused", "hang", "right", "refused", "invalid", "wrong", "wrong"),
+        *("wrong", "refused", "hang", "right", "refused", "invalid", "wrong", "wrong", "right"),
     ]
     assert not first[6][1].endswith("padded argument")
     assert first[7][1].endswith(", of a padded argument")
@@ -88,6 +88,11 @@ def test_endings() -> None:
     assert re.match(r"result 0: \[\d\] is \S+, expected \S+$", first[0][1])
     assert "Expected instruction to have shape" in first[1][1]
     assert "of_nobody" in first[4][1]
+
+
+def test_replicas_have_values_of_their_own() -> None:
+    done = run_program(sys.executable, "-c", VALUES, input=REPLICAS, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
 
 
 def test_counted_and_inlined() -> None:
@@ -187,6 +192,29 @@ REFUSALS = {
 }
 
 
+# Each of two replicas has an argument of its own, so the sum over both differs from twice it.
+REPLICAS = """
+module @pmap_total attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replicas = 2 : i32} {
+  func.func public @main(%x: tensor<3xf32>) -> tensor<3xf32> {
+    %0 = "stablehlo.all_reduce"(%x) <{replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %2 = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %2 : tensor<f32>
+    }) : (tensor<3xf32>) -> tensor<3xf32>
+    return %0 : tensor<3xf32>
+  }
+}
+"""
+VALUES = """
+import sys
+import numpy as np
+from harness.reduce.compiled import Executed
+program = Executed(sys.stdin.read(), 2, {})
+(values,) = given = program.arguments(1)
+assert values.shape == (2, 3) and (values[0] != values[1]).any()
+(result,) = program.results(given)
+assert (result == values.sum(0)).all(), (values, result)
+"""
 # What only a padded argument shows is another failure, as no program of JAX has one.
 UPDATE = """
 module @jit_update attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32} {
