@@ -16,6 +16,7 @@ from harness.commands.output import answer, say, show
 from harness.commands.parsers import add_json, budget_seconds, output_file
 from harness.errors import PARTIAL, BadInputError
 from harness.files import write
+from harness.junit.properties import STACK_VARIABLE
 from harness.model.versions import ABSENT, installed
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source",
         metavar="CASE|FILE",
-        help="a test's id, or a program: StableHLO (.mlir), HLO text (.hlo, .txt) or a "
-        "serialised HloModuleProto (.pb)",
+        help="a test's id, a report (.xml) in which one failed, or a program: StableHLO (.mlir), "
+        "HLO text (.hlo, .txt) or a serialised HloModuleProto (.pb)",
     )
     parser.add_argument(
         "--lane",
@@ -40,7 +41,10 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="where the case runs, or for which a program in a file is compiled",
     )
     parser.add_argument(
-        "--topology", default="", metavar="T", help="of a program in a file, for lanes that compile"
+        "--topology",
+        default="",
+        metavar="T",
+        help="where the case runs, or for which a program in a file is compiled",
     )
     add_stack(parser)
     parser.add_argument(
@@ -68,6 +72,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     budget = budget_seconds(options.budget)
     base = _base(options) if options.base else None
+    if options.source.partition("::")[0].endswith(".xml"):
+        _use_report(options)
     if options.stack:
         if base:
             options.words = [*options.words, f"--base={base[0]}"]
@@ -121,6 +127,21 @@ def _run(options: argparse.Namespace) -> int:
             f" --out {out}"
         )
     return 0 if is_done else PARTIAL
+
+
+def _use_report(options: argparse.Namespace) -> None:
+    """Have the options name the case that failed in a report, where it did."""
+    from harness.reduce.recording import failed_case
+
+    result, stack = failed_case(options.source)
+    words = [result.id if word == options.source else word for word in options.words]
+    for name, value in (("lane", result.lane), ("topology", result.topology)):
+        if value and not getattr(options, name):
+            setattr(options, name, value)
+            words.append(f"--{name}={value}")
+    options.source, options.words = result.id, words
+    if stack != os.environ.get(STACK_VARIABLE, ""):
+        options.stack = options.stack or stack
 
 
 def _base(options: argparse.Namespace) -> tuple[str, Mapping[str, str]]:

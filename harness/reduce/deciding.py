@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,10 @@ _NO_PASS = (_START, "pipeline-end", "shardy-xla", "spmd-partitioning")
 
 @dataclass(frozen=True)
 class Deciding:
-    """What decides: flags that make the program right, each alone, and the pass that brings it."""
+    """What decides: flags that make the program right, each alone, and the pass that brings it.
+
+    If no pass alone decides, it may be several that have to be left out together.
+    """
 
     flags: Sequence[Flags]
     brought_by: str  # "" if it is not known
@@ -51,16 +54,50 @@ def deciding(text: str, ending: ProgramEnding, ask: Endings = endings) -> Decidi
         if ending.kind == "wrong":
             _, answer = in_a_fork(partial(wrong_dump, text, ending.seed, [*map(str, paths)]))
             brought_by = _pass_of(answer, paths) if answer in map(str, paths) else ""
-    given = _DISABLED.findall(os.environ.get("XLA_FLAGS", ""))
-    flags = [*({DISABLE: ",".join([*given, each])} for each in names), *_OTHER_FLAGS]
-    right, together = [], len(os.sched_getaffinity(0))
     seeds = [ending.seed] if ending.seed else SEEDS
-    for start in range(0, len(flags), together):
-        some = flags[start : start + together]
-        for flag, own in zip(some, ask([text] * len(some), some, seeds), strict=True):
-            if own.kind == "right" or (own.kind == "ran" and ending.kind != "wrong"):
-                right.append(flag)
+    given = _DISABLED.findall(os.environ.get("XLA_FLAGS", ""))
+
+    def without(passes: Sequence[str]) -> Flags:
+        return {DISABLE: ",".join([*given, *passes])}
+
+    def ends(flags: Sequence[Flags]) -> Iterator[ProgramEnding]:
+        together = len(os.sched_getaffinity(0))
+        for start in range(0, len(flags), together):
+            some = flags[start : start + together]
+            yield from ask([text] * len(some), some, seeds)
+
+    def is_right(own: ProgramEnding) -> bool:
+        return own.kind == "right" or (own.kind == "ran" and ending.kind != "wrong")
+
+    def stays_right(flags: Flags) -> bool:
+        """Return whether it is right twice: a flaky program may be by chance."""
+        return all(map(is_right, ends([flags] * 2)))
+
+    alone = [without([each]) for each in names]
+    own = list(ends([*alone, *_OTHER_FLAGS]))
+    pairs = zip([*alone, *_OTHER_FLAGS], own, strict=True)
+    right = [flags for flags, each in pairs if is_right(each) and stays_right(flags)]
+    if not right:
+        # What XLA can't do without ends in another way; the others may decide together.
+        same = zip(names, own, strict=False)
+        together = [name for name, each in same if each.signature == ending.signature]
+        if together and stays_right(without(together)):
+            right = [without(_fewest(together, lambda passes: stays_right(without(passes))))]
     return Deciding(right, brought_by)
+
+
+def _fewest(names: Sequence[str], is_enough: Callable[[Sequence[str]], bool]) -> Sequence[str]:
+    """Leave out as many names as possible: halves of them, then fewer."""
+    size = len(names)
+    while size := size // 2:
+        start = 0
+        while start < len(names) > 1:
+            fewer = [*names[:start], *names[start + size :]]
+            if fewer and is_enough(fewer):
+                names = fewer
+            else:
+                start += size
+    return names
 
 
 def _place(name: str) -> int:

@@ -82,7 +82,7 @@ def failing(source: str, question: Question, topology: str = "") -> FailingProgr
     from harness.reduce.recording import record
 
     say(f"running {source} ...")
-    recorded = record(source, question.lane)
+    recorded = record(source, question.lane, topology)
     result = recorded.result
     if not (result.signature or question.has or question.base):
         raise BadInputError(f"{result.key}: nothing to reduce: {result.outcome}")

@@ -35,8 +35,23 @@ class RecordedCase:
     programs: Sequence[str]  # StableHLO
 
 
-def record(case: str, lane: str) -> RecordedCase:
-    """Run one test and keep its programs; ``lane`` is "" for the case's own.
+def failed_case(source: str) -> tuple[Result, str]:
+    """Return the failed case of a report, and the report's stack; "" of a run without one.
+
+    ``source`` is the report's path, or behind two colons a part of the case's id as well. Raises
+    BadInputError if not exactly one failed.
+    """
+    path, _, part = source.partition("::")
+    report = read(Path(path))
+    failed = [each for key, each in report.results.items() if each.signature and part in key]
+    if len(failed) != 1:
+        ids = "".join(f"\n  {path}::{each.key}" for each in failed[:12])
+        raise BadInputError(f"{source}: expected one failed case, it has {len(failed)}{ids}")
+    return failed[0], report.stack
+
+
+def record(case: str, lane: str, topology: str = "") -> RecordedCase:
+    """Run one test and keep its programs; ``lane`` is "" for the case's own, as ``topology``.
 
     Raises BadInputError if no test has this id, or several have.
     """
@@ -45,10 +60,11 @@ def record(case: str, lane: str) -> RecordedCase:
         report, programs, plugin = (folder / part for part in ("report.xml", "jax", "plugin"))
         plugin.mkdir()
         lane = lane or next((each for each in LANES if f"[{each}-" in case), "")
-        lanes = [f"--lane={lane}"] if lane else []
+        places = [("lane", lane), ("topology", "" if "[" in case else topology)]
+        options = [f"--{name}={value}" for name, value in places if value]
         done = subprocess.run(
             [
-                *(sys.executable, "-m", "pytest", case, *lanes, f"--junitxml={report}", "-n0"),
+                *(sys.executable, "-m", "pytest", case, *options, f"--junitxml={report}", "-n0"),
                 *("-q", "--tb=no", "-p", "no:cacheprovider"),
             ],
             env={

@@ -133,3 +133,32 @@ def test_what_only_a_vendor_refuses(tmp_path: Path) -> None:
     script = run_program(sys.executable, "small.py", cwd=tmp_path)
     assert script.returncode == 1
     assert "of_nobody" in script.stderr
+
+
+# Without XLA's simplifier the product stays, and without its fusion no instruction is one.
+TWICE = """
+module @jit_twice attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replicas = 1 : i32} {
+  func.func public @main(%x: tensor<4xi32>) -> tensor<4xi32> {
+    %zero = stablehlo.constant dense<0> : tensor<4xi32>
+    %0 = stablehlo.multiply %x, %zero : tensor<4xi32>
+    %1 = stablehlo.negate %0 : tensor<4xi32>
+    %2 = stablehlo.add %1, %x : tensor<4xi32>
+    return %2 : tensor<4xi32>
+  }
+}
+"""
+TOGETHER = r"""
+import sys
+from functools import partial
+from harness.reduce.deciding import DISABLE, deciding
+from harness.reduce.trial import TrialTarget, endings
+text = sys.stdin.read()
+ask = partial(endings, target=TrialTarget(has=r"(?s)\A(?!.* multiply\()| fusion\("))
+(flags,) = deciding(text, *ask([text]), ask).flags
+print(sorted(flags[DISABLE].split(",")))
+"""
+
+
+def test_two_passes_that_decide_together() -> None:
+    done = run_program(sys.executable, "-c", TOGETHER, input=TWICE, cwd=ROOT)
+    assert done.stdout.strip() == "['algsimp', 'fusion']", done.stderr

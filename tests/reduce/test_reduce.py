@@ -151,6 +151,20 @@ def test_a_file(tmp_path: Path, text: str, most: int, summary: str, error: str) 
     assert error in script.stderr
 
 
+def test_a_report(tmp_path: Path) -> None:
+    """It names the case that failed, and where."""
+    (tmp_path / "test_it.py").write_text(TESTS)
+    pytest_run = (sys.executable, "-m", "pytest", "-n0", "--junitxml=report.xml", "test_it.py")
+    run_program(*pytest_run, cwd=tmp_path)
+    done = reduced(tmp_path, "report.xml")
+    assert done.returncode == 2
+    assert "report.xml: expected one failed case, it has 4" in done.stderr
+    assert "\n  report.xml::test_it.py::test_early[cpu-4]" in done.stderr
+    done = reduced(tmp_path, "report.xml::test_refused")
+    assert done.returncode == 0, done.stderr
+    assert "7 instructions -> 5" in done.stdout
+
+
 def test_a_case(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TESTS)
     done = reduced(tmp_path, "test_it.py::test_refused[cpu-4]")
