@@ -297,6 +297,7 @@ def drop_annotations(text: str) -> Iterator[str]:
             operation = every(module)[place]
             if is_mark(operation):
                 operation.results[0].replace_all_uses_with(operation.operands[0])
+                operation.erase()  # newer Shardy's constraints are never dead
                 return True
             return unmark_operation(operation)
 

@@ -303,3 +303,13 @@ def test_a_full_disk(tmp_path: Path) -> None:
     assert done.returncode == 2, done.stderr
     assert "small.mlir: can't be written: No space left on device" in done.stderr
     assert count(done.stdout) == 1
+
+
+def test_the_second_note_of_a_mesh_is_dropped() -> None:
+    """JAX 0.12 writes it; a mesh of other axes would contradict it."""
+    mesh = 'sdy.mesh @mesh = <["x"=4]>'
+    note = '{stablehlo.mesh = {axes = [{name = "x", size = 4 : i64}]}}'
+    main = "func.func public @main(%arg0: tensor<4xf32>) -> tensor<4xf32>"
+    body = f"{main} {{\nreturn %arg0 : tensor<4xf32>\n}}"
+    assert note[1:16] not in bare(f"module {{\n{mesh} {note}\n{body}\n}}")
+    assert mesh in bare(f"module {{\n{mesh} {note}\n{body}\n}}")
