@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch_xla.debug import metrics
 
 from harness.session.fixtures import StartRuntime
 from suites.multislice_flash_attention import ragged
@@ -80,6 +81,28 @@ def test_grouped_operator(start_runtime: StartRuntime) -> None:
         rtol=1e-4,
         atol=1e-4,
     )
+
+
+def test_traced_once(start_runtime: StartRuntime) -> None:
+    """A kernel is traced once for all calls of the same shapes and the same scale and mask."""
+    start_runtime(spmd=False)
+    from torch_xla.experimental.custom_kernel import flash_attention
+
+    def hits(*shape: int, **options: Any) -> tuple[int, torch.Tensor]:
+        before = metrics.counter_value("trace_pallas_cache_hit") or 0
+        q = torch.ones(shape, device="xla")
+        result = flash_attention(q, q, q * 3, **options)
+        return (metrics.counter_value("trace_pallas_cache_hit") or 0) - before, result
+
+    calls: list[tuple[tuple[int, ...], dict[str, Any]]] = [
+        ((1, 1, 128, 8), {}),
+        ((2, 1, 128, 8), {}),
+        ((1, 1, 128, 8), {"sm_scale": 0.5}),
+    ]
+    assert [hits(*shape, **options)[0] for shape, options in calls] == [0, 0, 0]
+    results = [hits(*shape, **options) for shape, options in calls]
+    assert [count for count, _ in results] == [1, 1, 1]
+    torch.testing.assert_close(results[1][1].cpu(), torch.full((2, 1, 128, 8), 3.0))
 
 
 def test_quantized_product(start_runtime: StartRuntime) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -450,6 +452,34 @@ def test_body_of_a_core() -> None:
 
     _, result = jax.jit(pl.run_state(body))((jnp.asarray(x), jnp.zeros_like(x)))
     np.testing.assert_allclose(result, x * 3, rtol=1e-6)
+
+
+def test_checked_bodies_of_cores(subtests: pytest.Subtests) -> None:
+    """JAX's own checks find nothing wrong with a map over cores, under the name that it has."""
+    if "name" not in inspect.signature(pl.core_map).parameters:
+        pytest.skip("this release of JAX gives maps over cores no name")
+    x = X[0, :8, :128]
+    mesh = pltpu.create_tensorcore_mesh("core", num_cores=1)
+
+    def over(**options: Any) -> Any:
+        def body(refs: Any) -> None:
+            source, target = refs
+
+            @pl.core_map(mesh, **options)
+            def tripled() -> None:
+                def scoped(memory: Any) -> None:
+                    pltpu.sync_copy(source, memory)
+                    memory[...] *= 3 + lax.axis_index("core")
+                    pltpu.sync_copy(memory, target)
+
+                pl.run_scoped(scoped, pltpu.VMEM((8, 128), F32))
+
+        return jax.jit(lambda: pl.run_state(body)((jnp.asarray(x), jnp.zeros_like(x)))[1])
+
+    for options, name in ({}, "tripled"), ({"name": "mine"}, "mine"):
+        with subtests.test(name=name), jax.enable_checks(True):
+            assert re.findall(r'kernel_name = "(\w+)"', over(**options).lower().as_text()) == [name]
+            np.testing.assert_allclose(over(**options)(), x * 3, rtol=1e-6)
 
 
 def test_wrong_bodies_of_cores_are_refused(subtests: pytest.Subtests) -> None:

@@ -127,6 +127,37 @@ def test_values(subtests: pytest.Subtests) -> None:
                 setattr(params, name, value)
 
 
+def test_blocks_as_values(subtests: pytest.Subtests) -> None:
+    """Specifications of a block are equal if their shape, function, memory and buffers are."""
+    jax.devices()
+
+    def rows(i: int) -> tuple[int, int]:
+        return i, 0
+
+    def columns(i: int) -> tuple[int, int]:
+        return 0, i
+
+    makers: dict[str, Callable[[], Any]] = {
+        "nothing": pl.BlockSpec,
+        "shape": lambda: pl.BlockSpec((8, 128)),
+        "rows": lambda: pl.BlockSpec((8, 128), rows),
+        "columns": lambda: pl.BlockSpec((8, 128), columns),
+        "memory": lambda: pl.BlockSpec((8, 128), rows, memory_space=pltpu.SMEM),
+        "buffers": lambda: pl.BlockSpec((8, 128), rows, pipeline_mode=pl.Buffered(1)),
+    }
+    for name, make in makers.items():
+        with subtests.test(name=name):
+            assert [other for other, maker in makers.items() if make() == maker()] == [name]
+    with subtests.test("called"):
+        maps: list[tuple[Callable[[int], Any], tuple[int, ...]]] = [
+            (columns, (0, 3)),
+            (lambda i: [i, 1], (3, 1)),
+            (lambda i: i, (3,)),
+        ]
+        for function, result in maps:
+            assert pl.BlockSpec((8,) * len(result), function).index_map(3) == result
+
+
 def test_meshes_of_cores(subtests: pytest.Subtests) -> None:
     """A mesh of cores is a value, which nobody changes, of the cores that a chip has."""
     made = pltpu.create_tensorcore_mesh

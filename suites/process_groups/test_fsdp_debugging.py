@@ -67,6 +67,74 @@ def test_names_in_wrapped_layers(start_runtime: StartRuntime) -> None:
     assert [name for name, _ in named] == ["0.weight", "0.bias", "1.weight", "1.bias"]
 
 
+@one_chip
+def test_options_of_inner_layers(start_runtime: StartRuntime) -> None:
+    """Each layer that is wrapped by itself is wrapped as the whole is."""
+    start_runtime(spmd=False)
+    options: dict[str, Any] = {
+        **dict.fromkeys(("reshard_after_forward", "execute_sharding_on_init"), False),
+        **{f"optimization_barrier_in_{way}": False for way in ("forward", "backward")},
+        **dict.fromkeys(("disable_reshard_on_root", "pin_layout_in_collective_ops"), False),
+        **dict.fromkeys(("flatten_parameters", "sync_on_finalization"), True),
+        **dict.fromkeys(("fp32_reduce_scatter", "shard_param_on_dim_0"), True),
+        "compute_dtype": torch.bfloat16,
+        "buffer_dtype": torch.float16,
+        "sharding_groups": [[0]],
+        "sharding_rank": 0,
+        "sharding_world_size": 1,
+        "param_init_fn": fill,
+        "_shard_size_multiple": 4,
+        "_use_xla_patched_linear": False,
+        "_debug_dummy_forward_pass": True,
+        "_debug_msg": "mine",
+        "_debug_print": True,
+        **{f"_debug_dummy_{name}": True for name in LEFT_OUT},
+    }
+    given: list[dict[str, Any]] = []
+
+    def wrapper(layer: nn.Module, **own: Any) -> nn.Module:
+        given.append(own)
+        return Fsdp(layer, **own)
+
+    with torch.device("meta"):
+        layers = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    model = Fsdp(layers, auto_wrap_policy=LINEAR, auto_wrapper_callable=wrapper, **options)
+    assert given == [options, options]
+    for shard, shape in zip(model.parameters(), ((4, 3), (2, 4)), strict=True):
+        own = torch.cat([numbered(*shape).reshape(-1), numbered(shape[0])])
+        torch.testing.assert_close(shard.detach().cpu()[: len(own)], own)
+
+
+@one_chip
+def test_buffers_of_wrapped_layers(start_runtime: StartRuntime) -> None:
+    """Buffers are moved to the device, those of floats with the type of buffers."""
+    start_runtime(spmd=False)
+
+    class Buffers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("nothing", None)
+            self.register_buffer("numbers", numbered(3))
+            self.register_buffer("count", torch.tensor(3))
+            self.weight = nn.Parameter(numbered(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.numbers * self.weight + self.count
+
+    model = Fsdp(
+        nn.Sequential(Fsdp(Buffers()), Buffers()),
+        compute_dtype=torch.bfloat16,
+        buffer_dtype=torch.float16,
+    )
+    buffers = dict(model.named_buffers())
+    assert len(buffers) == 4
+    for name, buffer in buffers.items():
+        assert buffer.device.type == "xla"
+        own, dtype = (numbered(3), torch.float16) if "numbers" in name else (3, torch.int64)
+        assert buffer.dtype == dtype
+        torch.testing.assert_close(buffer.cpu(), torch.as_tensor(own, dtype=dtype))
+
+
 def _trained(number: int, **options: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return this rank's result, the norm of the gradient, and the shard after a step."""
     device = join_replicas()
@@ -279,6 +347,7 @@ def test_containers(start_runtime: StartRuntime, dtype: torch.dtype) -> None:
     (a.sum() + b.sum() + c["c"].sum()).float().backward()
     sum(each.sum() for each in wanted).backward()
     (shard,) = model.parameters()
+    assert (shard.dtype, shard.grad.dtype) == (torch.float32, torch.float32)
     torch.testing.assert_close(shard.grad[:3].cpu(), weight.grad, **tolerance)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch_xla
 
 from harness.job.ranks import run_ranks
 from harness.model.topology import Topology
@@ -51,15 +52,20 @@ def _of_rank(number: int) -> dict[str, Any]:
             answers[name] = str(error)
     given = {"xla_pg_options": {"mesh": GIVEN}}
     shapes = [(name, shape, INFERRED) for name, shape in SHAPES.items()]
-    sums = {}
+    sums, programs = {}, {}
     for name, shape, options in [*shapes, ("given", GIVEN, given)]:
         groups = [(ranks, dist.new_group(ranks, pg_options=options)) for ranks in shape]
         (own,) = [group for ranks, group in groups if number in ranks]
         x = torch.tensor([2.0**number], device=device)
         dist.all_reduce(x, group=own)
         sums[name] = x
+        programs[name] = torch_xla._XLAC._get_xla_tensors_hlo([x])
+    own = dist.new_group([6, 0, 7, 2, 1, 3, 5, 4])
+    gathered = torch.zeros(8, device=device)
+    dist.all_gather_into_tensor(gathered, torch.tensor([float(number)], device=device), group=own)
     XLA.settle()
-    return answers | {name: x.item() for name, x in sums.items()}
+    answers |= {name: x.item() for name, x in sums.items()}
+    return answers | {"programs": programs, "gathered": gathered.cpu().tolist()}
 
 
 @pytest.mark.topologies("8@chip")
@@ -67,10 +73,14 @@ def test_shapes(topology: Topology, subtests: pytest.Subtests) -> None:
     """Each rank's group is its own one of the shape; what is no part of one is refused."""
     for rank, answers in enumerate(run_ranks(_of_rank, topology)):
         assert (answers["backend"], answers["world"]) == ("xla", 8)
+        assert answers["gathered"] == [float(other) for other in range(8)]
         for name, shape in (SHAPES | {"given": GIVEN}).items():
             (own,) = [ranks for ranks in shape if rank in ranks]
             with subtests.test(name, rank=rank):
                 assert answers[name] == sum(2.0**other for other in own)
+                # All processes must submit one program, which has the groups of all of them.
+                text = "},{".join(",".join(map(str, ranks)) for ranks in shape)
+                assert f"replica_groups={{{{{text}}}}}" in answers["programs"][name]
         refused = {name: text for name, (ranks, text) in REFUSED.items() if rank in ranks}
         for name, message in refused.items():
             with subtests.test(name, rank=rank), pytest.raises(ValueError, match=message):

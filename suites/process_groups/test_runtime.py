@@ -129,6 +129,24 @@ def test_chosen_device_type(start_runtime: StartRuntime, monkeypatch: pytest.Mon
 
 
 @pytest.mark.topologies(1)
+@pytest.mark.parametrize("variable", ["CLOUD_TPU_TASK_ID", "TPU_WORKER_ID"])
+def test_number_of_a_host(
+    start_runtime: StartRuntime, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    """Without a plugin in Python, as libtpu has none, the number is the variable's."""
+    with monkeypatch.context() as variables:
+        for name in ("CLOUD_TPU_TASK_ID", "TPU_WORKER_ID", "PJRT_DYNAMIC_PLUGINS"):
+            variables.delenv(name, raising=False)
+        variables.setenv("PJRT_DEVICE", "TPU")
+        variables.setenv("TPU_SKIP_MDS_QUERY", "1")
+        variables.setenv(variable, "3")
+        assert xr.host_index() == 3
+    start_runtime(spmd=False)
+    assert xr.host_index() == 0
+    assert torch.ones(2, device="xla").sum().item() == 2
+
+
+@pytest.mark.topologies(1)
 def test_memory_of_a_device(start_runtime: StartRuntime) -> None:
     """A tensor takes its bytes; the default is the device of this process."""
     start_runtime(spmd=False)

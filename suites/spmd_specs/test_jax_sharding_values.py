@@ -254,6 +254,17 @@ def test_specs_of_explicit_axes_are_checked(subtests: pytest.Subtests) -> None:
         NamedSharding(mesh, Spec(Spec.UNCONSTRAINED))
     mixed = Mesh(auto.devices, ("x", "y"), axis_types=(auto.axis_types[0], mesh.axis_types[0]))
     assert NamedSharding(mixed, Spec(Spec.UNCONSTRAINED, "y")).spec[1] == "y"
+    with subtests.test("axes of one entry"):
+        kinds = type(auto.axis_types[0])
+        within = jax.sharding.AbstractMesh(
+            (2, 2, 2), ("x", "y", "z"), axis_types=(kinds.Manual, kinds.Auto, kinds.Explicit)
+        )
+        for entries in ((("y", "z"),), (("z", "y"), "x"), ("x", ("y",))):
+            assert NamedSharding(within, Spec(*entries)).spec == Spec(*entries)
+        pairs = ("x", "y"), ("y", "x"), ("x", "z"), ("z", "x")
+        for pair in pairs if jax.__version_info__ < (0, 8) else ():  # newer JAX takes them
+            with pytest.raises(ValueError, match="Manual"):
+                NamedSharding(within, Spec(None, pair))
     if not hasattr(Spec("x"), "reduced"):
         return
     for kind in ("unreduced", "reduced"):

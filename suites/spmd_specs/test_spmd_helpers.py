@@ -122,6 +122,48 @@ def test_picture(
     assert all(line.startswith(("│", "┌", "├", "└")) for line in printed if line)
 
 
+def test_layout_of_a_picture(
+    start_runtime: StartRuntime,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Parts have borders where a terminal has no colors, and a line above and below."""
+    pytest.importorskip("rich")
+    from torch_xla.distributed.spmd.debugging import visualize_sharding
+
+    start_runtime(spmd=True)
+    cells = [[f" {xr.device_type()} {n} " for n in row] for row in ((2, 0), (1, 3))]
+    gap = " " * len(cells[0][0])
+
+    def lines(left: str, middle: str, right: str, row: list[str]) -> list[str]:
+        empty = left + middle.join([gap, gap]) + right
+        return [empty, left + middle.join(row) + right, empty]
+
+    edge = "─" * len(gap)
+    first, second = (lines("│", "│", "│", row) for row in cells)
+    between = [f"├{edge}┼{edge}┤"]
+    bordered = [f"┌{edge}┬{edge}┐", *first, *between, *second, f"└{edge}┴{edge}┘"]
+    plain = [line for row in cells for line in lines("", "", "", row)]
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for colors, options, picture, highlighted in (
+        ("", {}, bordered, False),
+        ("1", {}, plain, False),
+        ("1", {"use_color": False}, bordered, True),
+    ):
+        monkeypatch.setenv("FORCE_COLOR", colors)
+        visualize_sharding("{devices=[2,2]2,0,1,3}", **options)
+        text = capsys.readouterr().out
+        title, *printed = re.sub(r"\x1b\[[\d;]*m", "", text).splitlines()
+        assert "{devices=[2,2]2,0,1,3}" in title
+        assert printed == picture
+        assert ("\x1b[" in text) == highlighted
+    monkeypatch.setenv("FORCE_COLOR", "")
+    visualize_sharding("{replicated}", max_width=12)
+    _, *printed = capsys.readouterr().out.splitlines()
+    assert max(map(len, printed)) <= 12
+    assert len(printed) > len("┌│││└")
+
+
 def test_pictures_of_nothing(start_runtime: StartRuntime) -> None:
     pytest.importorskip("rich")
     from torch_xla.distributed.spmd.debugging import visualize_sharding
