@@ -77,9 +77,13 @@ def test_whole_bundle(start_runtime: StartRuntime, tmp_path: Path, inlined: bool
     module = exported_program_to_stablehlo(_exported(), options)
     _check(module(*_inputs()))
     _check(module.evaluate("forward", _inputs()))
-    module.save(tmp_path / "x")
+    for _ in range(2):  # the second time into the files of the first
+        module.save(tmp_path / "x")
     loaded = StableHLOGraphModule.load(tmp_path / "x")
     _check(loaded(*_inputs()))
+    constants = [np.load(each).tolist() for each in (tmp_path / "x" / "constants").iterdir()]
+    assert constants == ([] if inlined else [3])
+    assert ("dense<3>" in module.get_stablehlo_text()) == inlined
     files = {str(each.relative_to(tmp_path / "x")) for each in (tmp_path / "x").rglob("*.*")}
     assert {f"functions/forward.{kind}" for kind in ("meta", "bytecode", "mlir")} <= files
     data = {each.name: np.load(each) for each in (tmp_path / "x" / "data").iterdir()}

@@ -119,6 +119,22 @@ def test_quantized_product(start_runtime: StartRuntime) -> None:
     torch.testing.assert_close(result.cpu().double(), expected, rtol=1e-3, atol=1e-2)
 
 
+def test_types_of_operands(start_runtime: StartRuntime) -> None:
+    """JAX's type of the same name, unless there is none."""
+    start_runtime(spmd=False)
+    from torch_xla.experimental.custom_kernel import to_jax_shape_dtype_struct
+
+    names = [f"{kind}{bits}" for kind in ("float", "int") for bits in (16, 32, 64)]
+    names += ["bfloat16", "int8", "uint8", "float8_e5m2", "float8_e4m3fn", "float8_e4m3fnuz"]
+    for name in names:
+        struct = to_jax_shape_dtype_struct(_meta(2, 3, dtype=getattr(torch, name)))
+        canonical = name.replace("64", "32")  # which JAX has only if it is asked for them
+        assert (struct.shape, str(struct.dtype)) in (((2, 3), name), ((2, 3), canonical))
+    with pytest.raises(ValueError, match="Unsupported dtype"):
+        to_jax_shape_dtype_struct(_meta(2, dtype=torch.complex64))
+    assert torch.ones(2, device="xla").sum().item() == 2
+
+
 @pytest.mark.parametrize("total", [20, 25, 40])
 def test_repeats(start_runtime: StartRuntime, total: int) -> None:
     """Each number so many times; what is too much is cut, what is missing is the last number."""

@@ -76,14 +76,22 @@ def test_gradients(topology: Topology, subtests: pytest.Subtests) -> None:
         "gathered": (lambda x: xf.all_gather(x, 1), lambda xs: torch.cat(list(xs), 1)),
         "rows": (xf.all_gather, lambda xs: xs.flatten(0, 1)),
     }
+    every_second = partial(xf.all_reduce, "sum", groups=[[0, 2], [1, 3]])
 
     def ask(number: int) -> Results:
         join_replicas()
+        own = {name: function for name, (function, _) in functions.items()}
         return {
-            name: _of_rank(function, leaves[number]) for name, (function, _) in functions.items()
+            name: _of_rank(function, leaves[number])
+            for name, function in (own | {"groups": every_second}).items()
         }
 
     ranks = run_ranks(ask, topology)
+    for rank, results in enumerate(ranks):
+        group = [leaves[rank % 2], leaves[rank % 2 + 2]]
+        expected = _own_gradient(REDUCERS["sum"], group, rank // 2)
+        with subtests.test("groups", rank=rank):
+            torch.testing.assert_close(results["groups"], expected, rtol=1e-4, atol=1e-5)
     for name, (_, whole) in functions.items():
         with subtests.test(name):
             for rank in range(world):
@@ -153,7 +161,7 @@ def test_layers(topology: Topology, subtests: pytest.Subtests) -> None:
         )
         norm = xf.SyncBatchNorm(3, eps=0.1, momentum=0.4).to(device)
         results = [xf.distributed_mm(own, factor, n) for n in (1, 2)]
-        results += [norm(image), norm.eval()(image)]
+        results += [norm(image / 2), norm(image), norm.eval()(image)]
         return [x.detach().cpu() for x in results]
 
     ranks = run_ranks(ask, topology)
@@ -162,11 +170,14 @@ def test_layers(topology: Topology, subtests: pytest.Subtests) -> None:
     for rank, results in enumerate(ranks):
         product = weight @ factors[rank]
         trained = (images[rank] - mean) / (var + 0.1).sqrt()
-        running = (images[rank] - 0.4 * mean) / (0.6 + 0.4 * var + 0.1).sqrt()
-        names = ("product", "in-halves", "trained", "running")
-        for name, got, expected in zip(
-            names, results, (product, product, trained, running), strict=True
-        ):
+        halved = (images[rank] - mean) / 2 / (var / 4 + 0.1).sqrt()
+        # After the batch of halves, and then the whole one.
+        running_mean = 0.6 * (0.4 * mean / 2) + 0.4 * mean
+        running_var = 0.6 * (0.6 + 0.4 * var / 4) + 0.4 * var
+        running = (images[rank] - running_mean) / (running_var + 0.1).sqrt()
+        names = ("product", "in-halves", "of-halves", "trained", "running")
+        oracles = (product, product, halved, trained, running)
+        for name, got, expected in zip(names, results, oracles, strict=True):
             with subtests.test(name, rank=rank):
                 torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
 
