@@ -26,7 +26,10 @@ _LIMIT = 30  # seconds of one program
 _CACHED = 64  # programs after which JAX's caches are emptied
 _SHARDY = "jax_use_shardy_partitioner"
 _ROUNDING = {"bfloat16": 0.03, "float16": 0.03}
-_FATAL = re.compile(r"^F\d{4} \S+ +\d+ [\w./-]+:\d+\] (.*)|.*(Check failed: .*)", re.MULTILINE)
+_FATAL = re.compile(
+    r"^(?:\S+ )?\S+: F \S+\] (.*)|^F\d{4} .*?\] (.*)|(Check failed: .*)|^(LLVM ERROR: .*)",
+    re.MULTILINE,
+)
 
 
 def main() -> None:
@@ -65,7 +68,7 @@ def _answer_all(answers: TextIO, log: Path) -> None:
 
 def _fatal(log: Path) -> str:
     match = _FATAL.search(log.read_text(errors="replace"))
-    return (match[1] or match[2])[:300] if match else ""
+    return next(filter(None, match.groups()))[:300] if match else ""
 
 
 def _serve(answers: TextIO, log: Path, is_owed: mmap.mmap, *, is_first: bool) -> NoReturn:

@@ -1,0 +1,120 @@
+"""Programs that ``xla-harness fuzz`` found, each of which some release of jaxlib's XLA gets wrong.
+
+They run on lane cpu alone, since the virtual TPU has one XLA for all releases of jaxlib.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from suites.shared.global_arrays import mesh_of
+
+pytestmark = [pytest.mark.lanes("cpu"), pytest.mark.deadline(60)]
+
+
+@pytest.mark.upstream("jax-ml/jax#39301")
+@pytest.mark.topologies("2", "4")
+@pytest.mark.parametrize("elements", [1, 2, 3], ids=["one-each", "two-each", "three-each"])
+def test_zeros_between_elements_of_a_divided_result(elements: int) -> None:
+    """A zero after each element, as in the gradient of what takes every second row."""
+    devices = jax.device_count()
+    x = np.arange(1, devices * elements + 1, dtype=np.float32)
+    mesh = Mesh(np.array(jax.devices()), "x")
+    along, everywhere = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (["x"], []))
+
+    def padded(x: Any) -> Any:
+        return lax.pad(x, np.float32(0), [(0, 1, 1)])
+
+    result = jax.jit(padded, in_shardings=everywhere, out_shardings=along)(x)
+    np.testing.assert_array_equal(result, np.stack([x, 0 * x], 1).ravel())
+
+
+@pytest.mark.upstream("jax-ml/jax#39301")
+@pytest.mark.topologies("2")
+def test_gradient_of_a_mean_over_windows() -> None:
+    """Windows of two rows, one after the other, of which the first has only padding."""
+    mesh, x = mesh_of(2), np.arange(2, dtype=np.float32)
+    along = NamedSharding(mesh, PartitionSpec("x"))
+
+    def total(x: Any) -> Any:
+        sums = lax.reduce_window(x, np.float32(0), lax.add, (2,), (2,), [(2, 0)])
+        return (lax.with_sharding_constraint(sums, along) * np.array([3, 5], np.float32)).sum()
+
+    np.testing.assert_array_equal(jax.jit(jax.grad(total))(x), [5, 5])
+
+
+@pytest.mark.upstream("openxla/xla#49122")
+@pytest.mark.topologies("2")
+def test_a_row_divided_over_more_devices() -> None:
+    """Every third row, of which there is one, in parts that each device is to have one of."""
+    mesh, x = mesh_of(2), np.arange(4, dtype=np.float32).reshape(2, 2)
+    along, everywhere = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (["x"], []))
+
+    def row(x: Any) -> Any:
+        return lax.with_sharding_constraint(lax.slice(x, (1, 0), (2, 2), (3, 2)), along)
+
+    np.testing.assert_array_equal(jax.jit(row, out_shardings=everywhere)(x), x[1::3, ::2])
+
+
+@pytest.mark.upstream("jax-ml/jax#39301")
+@pytest.mark.topologies("2")
+def test_padding_of_a_column_divided_over_more_devices() -> None:
+    """One column stays of two, and a row is added."""
+    mesh, x = mesh_of(2), np.arange(4, dtype=np.float32).reshape(2, 2)
+    along, everywhere = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ([None, "x"], []))
+
+    def padded(x: Any) -> Any:
+        longer = lax.pad(x, np.float32(0), [(0, 1, 0), (-1, 0, 0)])
+        return lax.with_sharding_constraint(longer, along)
+
+    result = jax.jit(padded, in_shardings=everywhere, out_shardings=everywhere)(x)
+    np.testing.assert_array_equal(result, np.pad(x[:, 1:], [(0, 1), (0, 0)]))
+
+
+@pytest.mark.upstream("openxla/xla#4340")
+@pytest.mark.topologies("6")
+@pytest.mark.parametrize("shape", [(3, 2), (2, 3)], ids=["3x2", "2x3"])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (["x", "y"], [None, ("x", "y")]),
+        ([None, ("x", "y")], ["x", "y"]),
+        (["x"], [None, ("x", "y")]),
+        ([("x", "y")], [None, ("x", "y")]),
+    ],
+    ids=["both-to-columns", "columns-to-both", "rows-to-columns", "all-rows-to-columns"],
+)
+def test_reshard_over_six_devices(
+    shape: tuple[int, int], before: Sequence[Any], after: Sequence[Any]
+) -> None:
+    """Parts that go to other devices of a mesh with an axis of three; nothing is computed."""
+    mesh, x = mesh_of(*shape), np.arange(36, dtype=np.float32).reshape(6, 6)
+    old, new = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (before, after))
+    moved = jax.device_put(jax.device_put(x, old), new)
+    np.testing.assert_array_equal(moved, x)
+    again = jax.jit(jnp.negative, in_shardings=old, out_shardings=new)(x)
+    np.testing.assert_array_equal(again, -x)
+
+
+@pytest.mark.upstream("jax-ml/jax#20710")
+@pytest.mark.topologies("2")
+def test_gradient_of_a_scan_over_divided_rows() -> None:
+    """The last row of a scan whose rows lie on different devices."""
+    mesh, x = mesh_of(2), np.arange(8, dtype=np.float32).reshape(2, 2, 2)
+    along = NamedSharding(mesh, PartitionSpec("x"))
+
+    def total(x: Any) -> Any:
+        rows = lax.with_sharding_constraint(x, along)
+        last, _ = lax.scan(lambda before, row: (row, before + row), jnp.zeros((2, 2)), rows)
+        return (last * np.arange(4, dtype=np.float32).reshape(2, 2)).sum()
+
+    expected = np.stack([np.zeros((2, 2)), np.arange(4).reshape(2, 2)])
+    np.testing.assert_array_equal(jax.jit(jax.grad(total))(x), expected)
