@@ -141,9 +141,10 @@ module @jit_twice attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replicas =
   func.func public @main(%x: tensor<4xi32>) -> tensor<4xi32> {
     %zero = stablehlo.constant dense<0> : tensor<4xi32>
     %0 = stablehlo.multiply %x, %zero : tensor<4xi32>
-    %1 = stablehlo.negate %0 : tensor<4xi32>
-    %2 = stablehlo.add %1, %x : tensor<4xi32>
-    return %2 : tensor<4xi32>
+    %1 = stablehlo.negate %x : tensor<4xi32>
+    %2 = stablehlo.maximum %1, %x : tensor<4xi32>
+    %3 = stablehlo.add %0, %2 : tensor<4xi32>
+    return %3 : tensor<4xi32>
   }
 }
 """
