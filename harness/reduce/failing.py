@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from harness.commands.output import say
 from harness.errors import BadInputError, nearest
 from harness.lanes import LANES, lane_named
+from harness.model.outcome import Kind
 from harness.reduce.base import AgainstBase, Base
 from harness.reduce.stablehlo import bare, count
 from harness.reduce.trial import Endings, ProgramEnding, TrialTarget, endings
@@ -134,11 +135,14 @@ def _is_like(result: Result | None, ending: ProgramEnding) -> bool:
     """Return whether a program's ending can be the failure of its case, None for a file.
 
     A case whose numbers are wrong does not fail because XLA for CPUs refuses another device's call.
+    One that crashes may do so wherever it waits for a result.
     """
     if ending.kind in _WHY:
         return False
     if result is None or not result.layer or ending.kind in ("has", "larger"):
         return True
+    if result.actual in (Kind.CRASHED, Kind.HUNG):
+        return ending.kind in ("crash", "hang")
     return (ending.kind == "wrong") == (result.layer in _OF_NUMBERS)
 
 

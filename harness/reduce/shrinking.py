@@ -10,6 +10,7 @@ from itertools import product
 from typing import Any
 
 from harness.reduce.stablehlo import (
+    attributes,
     changed,
     copied,
     count,
@@ -27,6 +28,7 @@ _DIMENSIONS = re.compile(r"(?<=tensor<)[\dx]+(?=x)")
 _NUMBER = re.compile(r"(?<![\w%#@.\"])\d+(?![\w.])")
 _AXIS = re.compile(r'"(\w+)"=(\d+)')
 _PARTITIONS = re.compile(r"(?<=mhlo\.num_partitions = )\d+")
+_SHARDING = re.compile(r"<@\w+, \[.*?\](?:, replicated={[^}]*})?>")
 _FOLDED = 64  # elements of a constant that stays readable
 _VALUES = ("func.func", "stablehlo.constant")  # what has no operands
 _LARGER = re.compile(r"(?<=[x<])(?:bf16|f64|f16|i64|ui32|i8|ui8)(?=>)")
@@ -236,6 +238,82 @@ def _forward_all(module: Any, places: Sequence[int]) -> bool:
     return True
 
 
+def drop_unused(text: str) -> Iterator[str]:
+    """Drop what nobody uses although it may have an effect, as a collective has: all, then each.
+
+    Of two operations of one name and type the first may stand for the second.
+    """
+    yield changed(text, lambda module: sum(map(_erase, reversed(every(module)))) > 0)
+    rows = _every(text)
+    for place, row in enumerate(rows):
+        if not row[1]:
+            continue
+        for earlier in (n for n in range(place) if rows[n] == row):
+
+            def merge(module: Any, place: int = place, earlier: int = earlier) -> bool:
+                operations = every(module)
+                for number, result in enumerate(operations[place].results):
+                    result.replace_all_uses_with(operations[earlier].results[number])
+                return _erase(operations[place])
+
+            yield changed(text, merge)
+
+
+def _erase(operation: Any) -> bool:
+    """Erase an operation that has results, if nobody uses any; return whether it did."""
+    results = list(operation.results)
+    if not results or any(list(result.uses) for result in results):
+        return False
+    operation.erase()
+    return True
+
+
+def trim_computations(text: str) -> Iterator[str]:
+    """Leave out what a manual computation takes and returns without need."""
+    for place, (name, *_) in enumerate(_every(text)):
+        if name == "sdy.manual_computation":
+            yield changed(text, partial(_trim, place=place))
+
+
+def _trim(module: Any, place: int) -> bool:
+    from jaxlib.mlir import ir
+
+    operation = every(module)[place]
+    block = operation.regions[0].blocks[0]
+    end = list(block.operations)[-1].operation
+    kept = {
+        "out_shardings": [n for n, each in enumerate(operation.results) if list(each.uses)],
+        "in_shardings": [n for n, each in enumerate(block.arguments) if list(each.uses)],
+    }
+    returned, taken = kept.values()
+    if (len(returned), len(taken)) == (len(operation.results), len(block.arguments)):
+        return False
+    named = attributes(operation)
+    for name, places in kept.items():
+        shardings = _SHARDING.findall(str(named[name]))
+        some = ", ".join(shardings[n] for n in places)
+        named[name] = ir.Attribute.parse(f"#sdy.sharding_per_value<[{some}]>")
+    with ir.InsertionPoint(operation):
+        new = ir.Operation.create(
+            operation.name,
+            results=[operation.results[n].type for n in returned],
+            operands=[operation.operands[n] for n in taken],
+            attributes=named,
+            regions=1,
+        )
+    with ir.InsertionPoint(end):
+        ir.Operation.create(end.name, operands=[end.operands[n] for n in returned])
+    end.erase()
+    for number in reversed(range(len(block.arguments))):
+        if number not in taken:
+            block.erase_argument(number)
+    block.append_to(new.regions[0])
+    for number, n in enumerate(returned):
+        operation.results[n].replace_all_uses_with(new.results[number])
+    operation.erase()
+    return True
+
+
 def put_zeros(text: str) -> Iterator[str]:
     """Use zeros in the place of an operation's result."""
     for place, (name, results, _) in enumerate(_every(text)):
@@ -379,6 +457,8 @@ STEPS: Sequence[Step] = (
     fold_constants,
     run_once,
     forward_operands,
+    drop_unused,
+    trim_computations,
     drop_annotations,
     use_fewer_devices,
     use_smaller_shapes,

@@ -1,7 +1,7 @@
 """How a program ends: compiled and executed in a process of its own, by jaxlib's XLA for CPUs.
 
 Its numbers are right if they are those of the reference interpreter, which shares no code with XLA.
-What the interpreter does not know is computed on one device, where no program is divided.
+What the interpreter does not know is computed on one device, if the program is for several.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ _DIVIDED = ("spmd-cleanup", "after_spmd-partitioning")  # in the name of the fir
 _PADDED = ", of a padded argument"
 _LIMIT = 20.0  # seconds of one program
 _INTERPRETED = 1 << 16  # bytes of arguments: the interpreter takes microseconds for each element
+_ALONE = 1 << 20  # of a program of one device, for which there is nobody else to say it
 _ROUNDING = 1e-3  # of the largest number: what is wrong is wrong by more
 _NAMES = re.compile(r"%[\w.-]+|\"[^\"]*\"|'[^']*'|[\w./-]+\.(?:cc|h):\d+")
 
@@ -237,14 +238,15 @@ def _ended(text: str, flags: Flags, seeds: Sequence[int], target: TrialTarget) -
 
 def _right(text: str, given: Sequence[np.ndarray]) -> list[np.ndarray] | None:
     """Return the right results: of the interpreter, else of XLA on one device, else None."""
-    size = sum(value.nbytes for value in given)
-    if size <= _INTERPRETED:
+    size, number = sum(value.nbytes for value in given), devices(text)
+    if size <= (_INTERPRETED if number > 1 else _ALONE):
         until = time.monotonic() + _LIMIT / 4
         kind, values = _Child(partial(_interpreted, text, given)).answer(until)
         if kind == "values":
             return list(values)
     replicas, _ = replicas_and_partitions(text)
-    alone = whole(text) if replicas == 1 else ""  # replicas have values of their own
+    # Replicas have values of their own, and a program of one device would be its own judge.
+    alone = whole(text) if replicas == 1 < number else ""
     return Executed(alone, 1, {}).results(given) if alone else None
 
 
