@@ -101,12 +101,7 @@ def _run(options: argparse.Namespace) -> int:
     if ending.signature != case.ending.signature:  # it does so most of the time
         ending = case.ending
     out: Path = options.out or _OUT
-    out.parent.mkdir(exist_ok=True)
-    try:
-        write({out.with_suffix(".mlir"): text})
-    except BadInputError:  # a full disk
-        show(text)
-        raise
+    _write_program(out.with_suffix(".mlir"), text)
     decides = Deciding((), "")
     if is_done:
         tell("asking XLA without each of its passes")
@@ -129,6 +124,16 @@ def _run(options: argparse.Namespace) -> int:
             f" --out {out}"
         )
     return 0 if is_done else PARTIAL
+
+
+def _write_program(path: Path, text: str) -> None:
+    """Write the best program so far; show it if it can't be written, as on a full disk."""
+    path.parent.mkdir(exist_ok=True)
+    try:
+        write({path: text})
+    except BadInputError:
+        show(text)
+        raise
 
 
 def _use_report(options: argparse.Namespace) -> None:

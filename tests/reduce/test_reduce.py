@@ -108,9 +108,49 @@ def test_counted_and_inlined() -> None:
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
 def test_each_step_makes_another_program(step: object) -> None:
     """Of one of these programs at least, and without an error of any."""
-    texts = [bare(text) for text in (LATE, REFUSED, ENDLESS, TABLE)]
+    texts = [bare(text) for text in (LATE, REFUSED, ENDLESS, TABLE, WIDE)]
     candidates = {c for text in texts for c in step(text) if c}  # type: ignore[operator]
     assert any(map(valid, candidates - set(texts))), len(candidates)
+
+
+# One of two equal sums over devices, and an argument, are not needed.
+WIDE = """
+module @jit_wide attributes {mhlo.num_partitions = 2 : i32, mhlo.num_replicas = 1 : i32} {
+  sdy.mesh @mesh = <["x"=2]>
+  func.func public @main(%x: tensor<4xf32>, %y: tensor<2xf32>) -> tensor<4xf32> {
+    %0:2 = sdy.manual_computation(%x, %y)
+        in_shardings=[<@mesh, [{"x"}]>, <@mesh, [{}], replicated={"x"}>]
+        out_shardings=[<@mesh, [{}], replicated={"x"}>, <@mesh, [{"x"}]>] manual_axes={"x"}
+        (%a: tensor<2xf32>, %b: tensor<2xf32>) {
+      %1 = "stablehlo.all_reduce"(%a) <{replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>,
+          channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>,
+          use_global_device_ids}> ({
+      ^bb0(%c: tensor<f32>, %d: tensor<f32>):
+        %2 = stablehlo.add %c, %d : tensor<f32>
+        stablehlo.return %2 : tensor<f32>
+      }) : (tensor<2xf32>) -> tensor<2xf32>
+      %3 = stablehlo.negate %a : tensor<2xf32>
+      sdy.return %1, %3 : tensor<2xf32>, tensor<2xf32>
+    } : (tensor<4xf32>, tensor<2xf32>) -> (tensor<2xf32>, tensor<4xf32>)
+    return %0#1 : tensor<4xf32>
+  }
+}
+"""
+TRIMMED = """
+import sys
+from harness.reduce.shrinking import drop_unused, trim_computations
+from harness.reduce.trial import endings
+(trimmed,) = trim_computations(sys.stdin.read())
+(program,) = filter(None, drop_unused(trimmed))
+assert "all_reduce" in trimmed and "all_reduce" not in program, program
+assert "(tensor<4xf32>) -> tensor<4xf32>" in program, program
+assert [ending.kind for ending in endings([trimmed, program])] == ["right"] * 2
+"""
+
+
+def test_what_a_computation_does_not_need() -> None:
+    done = run_program(sys.executable, "-c", TRIMMED, input=WIDE, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
 
 
 TABLE = """
