@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from harness.reduce.issue_script import Origin
 
 _OUT = Path("reports/reduced.py")
-_OLDEST = "0.6.1"  # whose client takes what these scripts give it
+_OLDEST = "0.4.35"  # of the stacks that have it
 
 
 def add(parser: argparse.ArgumentParser) -> None:

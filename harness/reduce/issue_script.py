@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from packaging.version import Version
+
 from harness.model.topology import Topology
 from harness.model.versions import ABSENT, installed
 from harness.reduce.compiled import Flags, Tile
@@ -51,13 +53,13 @@ def compiled(module):
     grid = np.array([device.id for device in devices]).reshape(REPLICAS, PARTITIONS)
     options.device_assignment = xla_client.DeviceAssignment.create(grid)
     build.device_assignment = options.device_assignment
-    return client.{compile}(module, xla_client.DeviceList(tuple(devices)), options)
+    return client.{compile}
 
 
 executable = compiled({module})
 {run}'''
 _FOR_CPUS = """\
-client = xla_client.make_cpu_client(num_devices=DEVICES)
+client = xla_client.make_cpu_client({number})
 devices = client.local_devices()[:DEVICES]
 """
 _FOR_A_VENDOR = """\
@@ -98,6 +100,7 @@ print(executable.hlo_modules()[0].to_string())
 memory = executable.get_compiled_memory_stats().temp_size_in_bytes
 raise SystemExit(f"{{memory}} bytes of temporaries; it {text}")
 """
+_GIVEN = "(module, xla_client.DeviceList(tuple(devices)), options)"
 # The fields of JAX's own form for reports of bugs.
 _ISSUE = """\
 ### Description
@@ -130,7 +133,7 @@ class Origin:
 def script(text: str, about: Origin) -> str:
     """Return the script. It ends with an error as long as the program fails."""
     kind, target = about.ending.kind, about.case.target
-    parts = _of_vendor(target.topology) if target.topology else _of_cpus()
+    parts = _of_vendor(target.topology) if target.topology else _of_cpus(devices(text))
     arguments, run = "", ""
     replicas, partitions = replicas_and_partitions(text)
     if kind in ("wrong", "failed", "crash", "hang") and not target.topology:
@@ -202,13 +205,16 @@ def _versions(*names: str) -> Mapping[str, str]:
     return {name: version for name, version in versions.items() if version != ABSENT}
 
 
-def _of_cpus() -> dict[str, str]:
+def _of_cpus(count: int) -> dict[str, str]:
+    version = Version(installed("jaxlib"))
+    takes_number, takes_devices = version >= Version("0.5"), version >= Version("0.6.1")
+    flag = {} if takes_number else {"XLA_FLAGS": f"--xla_force_host_platform_device_count={count}"}
     return {
         "dependencies": _pins("jax", "jaxlib"),
-        "before": _environment({}),
-        "client": _FOR_CPUS,
+        "before": _environment(flag),
+        "client": _FOR_CPUS.format(number="num_devices=DEVICES" if takes_number else ""),
         "overrides": "[]",
-        "compile": "compile_and_load",
+        "compile": f"compile_and_load{_GIVEN}" if takes_devices else "compile(module, options)",
         "module": "PROGRAM",
     }
 
@@ -227,7 +233,7 @@ def _of_vendor(topology: str) -> dict[str, str]:
         "before": _environment(vendor.ENVIRONMENT) + imports,
         "client": _FOR_A_VENDOR.format(library=vendor.LIBRARY, name=name, options=options),
         "overrides": str([*vendor.OPTIONS.items()]),
-        "compile": "compile",
+        "compile": f"compile{_GIVEN}",
         # Since jaxlib 0.8 a module, which it serialises itself.
         "module": "mlir.ir.Module.parse(PROGRAM, context)"
         if __version_info__ >= (0, 8)
@@ -241,7 +247,8 @@ def _pins(*names: str) -> str:
 
 def _environment(variables: Mapping[str, str]) -> str:
     """Return the lines that set what was set here; XLA reads it when it is imported."""
-    own = {name: os.environ[name] for name in ("XLA_FLAGS",) if os.environ.get(name)}
+    flags = [variables.get("XLA_FLAGS", ""), os.environ.get("XLA_FLAGS", "")]
+    own = {"XLA_FLAGS": " ".join(filter(None, flags))} if any(flags) else {}
     given = {**variables, **own}
     return f"\nimport os\n\nos.environ.update({given!r})\n" if given else ""
 

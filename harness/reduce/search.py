@@ -13,6 +13,7 @@ from harness.reduce.stablehlo import bare, count, valid
 from harness.reduce.trial import Endings, ProgramEnding, endings
 
 Say = Callable[[str], None]
+_NOT_EXECUTED = ("refused", "has", "larger")
 
 
 @dataclass
@@ -64,16 +65,18 @@ class Search:
                     start, end = (place, -1) if smaller else (0, start)
 
     def _first(self, candidates: Iterable[str], start: int = 0) -> tuple[int, str]:
-        """Return the first candidate from a place on that ends so twice, and its place.
+        """Return the first candidate from a place on that ends so, and its place.
 
-        It is "" if none does or there is no time left. Once may be by chance, of a crash above all.
+        It is "" if none does or there is no time left. What is executed has to end so twice: once
+        may be by chance, of a crash above all.
         """
         together = len(os.sched_getaffinity(0))
         fresh = self._fresh(candidates, start)
         while time.monotonic() < self.until and (batch := list(islice(fresh, together))):
             own = self.ask([each for _, each in batch])
             for (place, each), ending in zip(batch, own, strict=True):
-                if self._is_like(ending) and self._is_like(*self.ask([each])):
+                is_sure = ending.kind in _NOT_EXECUTED
+                if self._is_like(ending) and (is_sure or self._is_like(*self.ask([each]))):
                     return place, each
         return 0, ""
 
