@@ -606,9 +606,9 @@ def branch(draft: Draft) -> bool:
 
 
 OPERATORS: Mapping[str, Operator] = {
-    "constraint": constraint,
-    "elementwise": elementwise,
     "binary": binary,
+    "elementwise": elementwise,
+    "constraint": constraint,
     "slice": slice_,
     "concatenate": concatenate,
     "pad": pad,

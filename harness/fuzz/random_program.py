@@ -98,8 +98,8 @@ def random_programs(draw: DrawFn, devices: int, *, has_gspmd: bool) -> RandomPro
         draft.values.append(value)
     # Programs of few kinds of operators show what a mixture of all would hide.
     kinds = strategies.lists(strategies.sampled_from([*OPERATORS]), min_size=2, max_size=8)
-    enabled = [*ALWAYS, *draw(kinds)]
-    for _ in range(draft.within(0, 10)):
+    enabled = [*draw(kinds), *ALWAYS]
+    for _ in range(draft.within(1, 10)):
         _ = any(OPERATORS[draft.of(enabled)](draft) for _ in range(3))
     return _finished(draft, is_gspmd=has_gspmd and not draft.is_explicit and draft.coin())
 

@@ -15,7 +15,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 from harness.fuzz.random_program import RandomProgram, random_programs
 from harness.fuzz.subjects import RandomEnding, Subject
 
-_ROUND = 400  # programs, after which Hypothesis begins anew
+_ROUND = 2000  # programs, after which Hypothesis begins anew
 _MUCH = 2.0  # times as many bytes as on the base, and at least so many more
 _BYTES = 64
 
@@ -103,7 +103,7 @@ class RandomSearch:
     tell: Callable[[RandomFailure], Hashable]
     drawn: Drawn = field(default_factory=Drawn)
     _right: set[str] = field(default_factory=set)
-    _smallest: RandomFailure | None = None
+    _smallest: dict[str, RandomFailure] = field(default_factory=dict)  # of this round
 
     def go_on(self, seed: int, examples: Path) -> None:
         """Draw programs until the time ends, or Ctrl-C.
@@ -113,18 +113,19 @@ class RandomSearch:
         database = DirectoryBasedExampleDatabase(examples)
         number, is_over = seed << 20, False
         while not is_over:
-            self._smallest = None
+            self._smallest = {}
             try:
                 self._round(number, database)
-            except _FailedError:
-                pass
             except hypothesis.errors.Flaky:
                 self.drawn.flaky += 1
-                self._smallest = None
+                self._smallest = {}
             except (_TimeIsUpError, KeyboardInterrupt):
                 is_over = True
-            if self._smallest is not None:
-                self._learn(self._smallest)
+            except Exception:  # a failure, or a group of them
+                if not self._smallest:
+                    raise
+            for failure in self._smallest.values():
+                self._learn(failure)
             number += 1
 
     def _learn(self, failure: RandomFailure) -> None:
@@ -145,7 +146,7 @@ class RandomSearch:
             deadline=None,
             phases=[Phase.reuse, Phase.generate, Phase.shrink],
             suppress_health_check=list(HealthCheck),
-            report_multiple_bugs=False,
+            report_multiple_bugs=True,  # else one that shrinks may become another one
             verbosity=Verbosity.quiet,
             print_blob=False,
         )
@@ -165,7 +166,8 @@ class RandomSearch:
             if cause.explains(failure):
                 cause.count += 1
                 return
-        self._smallest = failure
+        known = self._smallest.get(failure.signature, failure)
+        self._smallest[failure.signature] = min(known, failure, key=lambda f: len(f.program.text))
         raise _error_of(failure.signature)
 
     def _endings(self, program: RandomProgram) -> Sequence[RandomEnding]:
