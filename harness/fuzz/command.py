@@ -169,7 +169,7 @@ def _report(
     """Reduce a failure, write its test and say so."""
     from harness.fuzz.reduced_causes import known_issue, reduced
 
-    cause = reduced(failure, subjects[failure.place], _REDUCING)
+    cause = reduced(failure, subjects, _REDUCING)
     operations = {name.rpartition(".")[2] for name in cause.operations}
     words = [failure.ending.kind, cause.brought_by, *sorted(operations or failure.program.features)]
     name = "_".join(_WORD.sub("_", word) for word in words if word)[:50].rstrip("_")

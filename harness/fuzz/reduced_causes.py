@@ -52,22 +52,26 @@ class ReducedCause:
         return self.kind, detail, self.brought_by, frozenset(self.operations)
 
 
-def reduced(failure: RandomFailure, subject: Subject, budget: str) -> ReducedCause:
+def reduced(failure: RandomFailure, subjects: Sequence[Subject], budget: str) -> ReducedCause:
     """Reduce a failure to the smallest StableHLO program: ``xla-harness reduce``.
 
-    The program is compiled by the subject's jaxlib for CPUs, whatever the lane.
+    The program is compiled by the subject's jaxlib for CPUs, whatever the lane. One that is right
+    on the base stays right there.
     """
+    subject = subjects[failure.place]
     text = failure.ending.stablehlo or subject.run(failure.program, only_lower=True).stablehlo
     if not text or failure.ending.kind in ("not lowered", "larger"):
         return ReducedCause("")
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         program, script, facts = (Path(folder, name) for name in ("a.mlir", "b.py", "c.json"))
         program.write_text(text)
-        stack = ["--stack", subject.stack] if subject.stack else []
+        stacks = ["--stack", subject.stack] if subject.stack else []
+        if failure.place:
+            stacks += ["--base", subjects[0].stack]
         done = subprocess.run(
             [
                 *(sys.executable, "-m", "harness", "reduce", str(program), "--budget", budget),
-                *("--out", str(script), "--json", str(facts), *stack),
+                *("--out", str(script), "--json", str(facts), *stacks),
             ],
             capture_output=True,
             text=True,

@@ -20,6 +20,40 @@ from suites.shared.global_arrays import mesh_of
 pytestmark = [pytest.mark.lanes("cpu"), pytest.mark.deadline(60)]
 
 
+def _tokens_before(x: Any) -> Any:
+    return jnp.pad(x, (1, 0))[:-1]
+
+
+def _tokens_behind(x: Any) -> Any:
+    return jnp.pad(x, (0, 1))[1:]
+
+
+def _padded_before(x: Any) -> Any:
+    return lax.pad(x, np.float32(0), [(1, -1, 0)])
+
+
+def _padded_behind(x: Any) -> Any:
+    return lax.pad(x, np.float32(0), [(-1, 1, 0)])
+
+
+@pytest.mark.upstream("jax-ml/jax#18434")
+@pytest.mark.topologies("2", "4")
+@pytest.mark.parametrize(
+    ("shift", "by"),
+    [(_tokens_before, 1), (_tokens_behind, -1), (_padded_before, 1), (_padded_behind, -1)],
+    ids=["jnp-right", "jnp-left", "lax-right", "lax-left"],
+)
+def test_tokens_move_by_one_into_parts(shift: Any, by: int) -> None:
+    """Each token's neighbour, as a language model wants it: every device has all, then its part."""
+    x = np.arange(1, 9, dtype=np.float32)
+    mesh = Mesh(np.array(jax.devices()), "x")
+    along, everywhere = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (["x"], []))
+    moved = np.roll(x, by)
+    moved[0 if by > 0 else -1] = 0
+    result = jax.jit(shift, in_shardings=everywhere, out_shardings=along)(x)
+    np.testing.assert_array_equal(result, moved)
+
+
 @pytest.mark.upstream("jax-ml/jax#39301")
 @pytest.mark.topologies("2", "4")
 @pytest.mark.parametrize("elements", [1, 2, 3], ids=["one-each", "two-each", "three-each"])
