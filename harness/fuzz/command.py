@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.commands.output import answer, say
-from harness.commands.parsers import add_json, budget_seconds, output_folder, whole_number
-from harness.errors import BadInputError
+from harness.commands.parsers import add_json, budget_seconds, names, output_folder, whole_number
+from harness.errors import BadInputError, nearest
 from harness.files import write
 from harness.lanes import lane_can, lane_named
 from harness.model.topology import Topology
@@ -56,6 +56,13 @@ def add(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME",
         help="in these stacks' environments; the first is the base of the others",
+    )
+    parser.add_argument(
+        "--without",
+        type=names,
+        default=(),
+        metavar="NAMES",
+        help="operators that no program has, such as pad,dynamic_slice",
     )
     parser.add_argument(
         "-n",
@@ -103,6 +110,7 @@ def _run(options: argparse.Namespace) -> int:
     if find_spec("hypothesis") is None:
         raise BadInputError(f"fuzz: expected Hypothesis, it is not installed: {_INSTALL}")
     budget = budget_seconds(options.budget)
+    _check_operators(options.without)
     lane = lane_named(options.lane)
     if lane.compiles_only or lane.runs_cases_of:
         raise BadInputError(f"fuzz: lane {lane.name}: expected one that runs programs")
@@ -117,6 +125,14 @@ def _run(options: argparse.Namespace) -> int:
     say(f"drawing programs for {options.budget}: lane {lane.name}, {stacks}, seed {options.seed}")
     searched = _searched(options, size, start + budget)
     return _summary(options, searched, time.monotonic() - start)
+
+
+def _check_operators(without: Sequence[str]) -> None:
+    from harness.fuzz.random_operators import OPERATORS
+
+    for name in without:
+        if name not in OPERATORS:
+            raise BadInputError(f"--without {name}: no operator, {nearest(name, OPERATORS)}")
 
 
 def _searched(
@@ -140,9 +156,9 @@ def _search(
     from harness.fuzz.searching import RandomSearch
     from harness.fuzz.subjects import Subject
 
-    names = options.stacks or [""]
-    is_measured = len(names) > 1
-    subjects = [Subject(name, options.lane, size, is_measured=is_measured) for name in names]
+    stacks = options.stacks or [""]
+    is_measured = len(stacks) > 1
+    subjects = [Subject(name, options.lane, size, is_measured=is_measured) for name in stacks]
     reports: list[_Report] = []
 
     def tell(failure: RandomFailure) -> Hashable:
@@ -150,7 +166,7 @@ def _search(
         reports.append(each := _report(failure, subjects, options.out, taken, worker))
         return each.key
 
-    search = RandomSearch(subjects, until, tell)
+    search = RandomSearch(subjects, until, tell, options.without)
     try:
         for subject in subjects:
             subject.start()
@@ -262,7 +278,7 @@ def _write_tests(options: argparse.Namespace) -> int:
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @hypothesis.given(random_programs(int(_DEVICES), has_gspmd=False))
+    @hypothesis.given(random_programs(int(_DEVICES), has_gspmd=False, without=options.without))
     def draw(program: RandomProgram) -> None:
         if program.features:
             texts[program.text] = None

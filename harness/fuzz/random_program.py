@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,8 +85,10 @@ class RandomProgram:
 
 
 @strategies.composite
-def random_programs(draw: DrawFn, devices: int, *, has_gspmd: bool) -> RandomProgram:
-    """Return a strategy for programs over at most so many devices."""
+def random_programs(
+    draw: DrawFn, devices: int, *, has_gspmd: bool, without: Collection[str] = ()
+) -> RandomProgram:
+    """Return a strategy for programs over at most so many devices, ``without`` some operators."""
     draft = Draft(draw, _mesh(draw, devices))
     draft.is_explicit = draft.of((False, False, False, True))
     sizes = [axis * n for axis in {*draft.mesh.axes.values()} for n in (1, 2, 3)]
@@ -97,8 +99,9 @@ def random_programs(draw: DrawFn, devices: int, *, has_gspmd: bool) -> RandomPro
         value = draft.argument(shape, dtype, draft.spec(shape, even=True))
         draft.values.append(value)
     # Programs of few kinds of operators show what a mixture of all would hide.
-    kinds = strategies.lists(strategies.sampled_from([*OPERATORS]), min_size=2, max_size=8)
-    enabled = [*draw(kinds), *ALWAYS]
+    able = [name for name in (*OPERATORS, *ALWAYS) if name not in without]
+    enabled = draw(strategies.lists(strategies.sampled_from(able), min_size=2, max_size=8))
+    enabled += [name for name in ALWAYS if name in able]
     for _ in range(draft.within(1, 10)):
         _ = any(OPERATORS[draft.of(enabled)](draft) for _ in range(3))
     return _finished(draft, is_gspmd=has_gspmd and not draft.is_explicit and draft.coin())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -95,12 +95,14 @@ class RandomSearch:
     Attributes:
         subjects: on which each program runs; with several, the first is the base.
         until: the end, as a time of the monotonic clock.
+        without: operators that no program has.
         tell: is called with each failure once it is small; returns what its cause is.
     """
 
     subjects: Sequence[Subject]
     until: float
     tell: Callable[[RandomFailure], Hashable]
+    without: Collection[str] = ()
     drawn: Drawn = field(default_factory=Drawn)
     _right: set[str] = field(default_factory=set)
     _smallest: dict[str, RandomFailure] = field(default_factory=dict)  # of this round
@@ -150,7 +152,7 @@ class RandomSearch:
             verbosity=Verbosity.quiet,
             print_blob=False,
         )
-        @hypothesis.given(random_programs(devices, has_gspmd=has_gspmd))
+        @hypothesis.given(random_programs(devices, has_gspmd=has_gspmd, without=self.without))
         def check(program: RandomProgram) -> None:
             self._check(program)
 

@@ -197,6 +197,7 @@ def test_programs_are_written_as_tests(tmp_path: Path) -> None:
         ("--stacks jax-0.12.0", "jax-0.12.0.1"),
         ("--budget soon", "expected seconds, minutes or hours"),
         ("--topology 3y", "3y"),
+        ("--without pads", "pad"),
     ],
 )
 def test_bad_input_is_named(words: str, message: str, tmp_path: Path) -> None:
