@@ -35,6 +35,7 @@ _MESHES: Sequence[Mapping[str, int]] = (
     {"x": 1, "y": 4},
 )
 ALWAYS = ("constraint",)  # operators that each program may have
+_STATEMENTS = 10  # at most
 _STEP = 2.0**-6  # of a difference quotient; exact for what has no third derivative
 _TEXT = """\
 import jax
@@ -102,9 +103,21 @@ def random_programs(
     able = [name for name in (*OPERATORS, *ALWAYS) if name not in without]
     enabled = draw(strategies.lists(strategies.sampled_from(able), min_size=2, max_size=8))
     enabled += [name for name in ALWAYS if name in able]
-    for _ in range(draft.within(1, 10)):
-        _ = any(OPERATORS[draft.of(enabled)](draft) for _ in range(3))
+    for _ in range(_STATEMENTS):
+        if not draw(_statement(draft, enabled)):
+            break
     return _finished(draft, is_gspmd=has_gspmd and not draft.is_explicit and draft.coin())
+
+
+@strategies.composite
+def _statement(draw: DrawFn, draft: Draft, enabled: Sequence[str]) -> bool:
+    """Add a statement and return whether there may be more.
+
+    It is a strategy of its own so that Hypothesis can leave one out when it shrinks.
+    """
+    if draft.lines and not draw(strategies.integers(0, 15)):
+        return False
+    return any(OPERATORS[draft.of(enabled)](draft) for _ in range(3)) or True
 
 
 def _mesh(draw: DrawFn, devices: int) -> MeshShape:
