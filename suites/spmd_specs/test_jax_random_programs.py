@@ -152,3 +152,29 @@ def test_gradient_of_a_scan_over_divided_rows() -> None:
 
     expected = np.stack([np.zeros((2, 2)), np.arange(4).reshape(2, 2)])
     np.testing.assert_array_equal(jax.jit(jax.grad(total))(x), expected)
+
+
+@pytest.mark.upstream("openxla/xla#49122")
+@pytest.mark.topologies("4")
+@pytest.mark.parametrize("rows", [4, 8])
+def test_last_row_by_a_step(rows: int) -> None:
+    """A step of three from the last row on leaves that row alone."""
+    mesh, x = mesh_of(4), np.arange(rows, dtype=np.float32)
+    along, everywhere = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (["x"], []))
+    last = jax.jit(lambda x: x[rows - 1 :: 3], in_shardings=along, out_shardings=everywhere)
+    np.testing.assert_array_equal(last(x), x[-1:])
+
+
+@pytest.mark.upstream("openxla/xla#42481")
+@pytest.mark.topologies("8")
+def test_rows_added_to_fewer_rows_than_devices() -> None:
+    """Both of two rows, which two axes of three are to divide by four, are added to the first."""
+    mesh, x = mesh_of(2, 2, 2, names="xyz"), np.arange(1, 3, dtype=np.float32)
+    along, everywhere = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ([("x", "y")], []))
+
+    def added(x: Any, rows: Any) -> Any:
+        divided = lax.with_sharding_constraint(x + x, along)
+        return divided.at[rows].add(divided)
+
+    result = jax.jit(added, out_shardings=everywhere)(x, np.zeros(2, np.int32))
+    np.testing.assert_array_equal(result, [8, 4])
