@@ -14,14 +14,17 @@ from harness.errors import BadInputError, nearest
 from harness.lanes import LANES, lane_named
 from harness.model.outcome import Kind
 from harness.reduce.base import AgainstBase, Base
+from harness.reduce.compiled import Flags
 from harness.reduce.stablehlo import bare, count
-from harness.reduce.trial import Endings, ProgramEnding, TrialTarget, endings
+from harness.reduce.trial import SEEDS, Endings, ProgramEnding, TrialTarget, endings
 
 if TYPE_CHECKING:
     from harness.junit.result import Result
 
 _OF_NUMBERS = ("numbers", "verification")  # the layers of a case that says what it got
 _FILES = (".mlir", ".hlo", ".txt", ".pb")
+# Of a file alone, whose arguments may be indices that have to be unusual ones.
+_MORE_SEEDS = range(max(SEEDS) + 1, 49)
 _WHY = {
     "right": "XLA computes what the operations say.",
     "ran": "It compiles, and nothing here can say what its numbers should be.",
@@ -117,6 +120,10 @@ def _smallest(programs: Sequence[str], question: Question, source: _Source) -> F
     if base:
         ask = AgainstBase(ask, base)
     own = [ask([text])[0] for text in programs]
+    if source.result is None and own[0].kind == "right":
+        own = ask(programs, (), _MORE_SEEDS)
+        if own[0].seed:
+            ask = _with_seeds(ask, [own[0].seed, *SEEDS])
     alike = [pair for pair in zip(programs, own, strict=True) if _is_like(source.result, pair[1])]
     if alike:
         text, ending = min(alike, key=lambda pair: count(bare(pair[0])))
@@ -129,6 +136,17 @@ def _smallest(programs: Sequence[str], question: Question, source: _Source) -> F
         failure = _failure(source.result) if source.result else ""
         return FailingProgram(text, ending, source.name, failure, target, ask, base)
     raise BadInputError(_no_program(source, own))
+
+
+def _with_seeds(ask: Endings, chosen: Sequence[int]) -> Endings:
+    """Return what asks with these seeds where no others are given."""
+
+    def ask_chosen(
+        texts: Sequence[str], flags: Sequence[Flags] = (), seeds: Sequence[int] = chosen, /
+    ) -> list[ProgramEnding]:
+        return ask(texts, flags, seeds)
+
+    return ask_chosen
 
 
 def _is_like(result: Result | None, ending: ProgramEnding) -> bool:
