@@ -24,6 +24,7 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "matrix": Command("commands.matrix", "run the suites on several stacks and lanes, and compare"),
     "qualify": Command("commands.qualify", "decide on moving to a stack; name what is responsible"),
+    "survive": Command("survive.command", "which of your tests break when a package moves"),
     "bisect": Command("commands.bisect", "find the stack that broke a case, or fixed it"),
     "since": Command("commands.since", "first bad, last bad and first good stack of an issue"),
     "repro": Command("repro.command", "write a case as one script, without the harness and pytest"),

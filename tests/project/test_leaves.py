@@ -14,7 +14,7 @@ import pytest
 from support.commands import run_program
 from support.paths import ROOT
 
-LEAVES = ("reduce", "repro", "sensitivity", "jobset", "dashboard", "issues")
+LEAVES = ("reduce", "repro", "sensitivity", "jobset", "dashboard", "issues", "survive")
 REGISTRY = Path("commands", "all_commands.py")
 # Parses the options of every command, which imports the modules of all commands.
 HELP = "import sys; from harness import cli; cli._parser(); sys.exit(cli.main(['--help']))"

@@ -51,6 +51,7 @@ def _checks(folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
+    shutil.copy(ROOT / "action.yml", tmp_path)
     return Path(shutil.copytree(GITHUB, tmp_path / ".github"))
 
 
@@ -72,8 +73,9 @@ def test_a_planted_fault_is_found(copy: Path, workflow: str, fault: str) -> None
     assert _checks(copy).returncode != 0
 
 
-def test_a_fault_in_the_action_is_found(copy: Path) -> None:
-    path = copy / "actions/setup/action.yml"
+@pytest.mark.parametrize("name", ["actions/setup/action.yml", "../action.yml"])
+def test_a_fault_in_the_action_is_found(copy: Path, name: str) -> None:
+    path = copy / name
     path.write_text(path.read_text().replace("using:", "usin:"))
     assert _checks(copy).returncode != 0
 
@@ -181,7 +183,8 @@ def test_the_pins_are_what_the_project_needs() -> None:
 
 
 def test_every_step_is_one_command() -> None:
-    for path in [*GITHUB.glob("workflows/*.yml"), *GITHUB.glob("actions/*/action.yml")]:
+    actions = [*GITHUB.glob("actions/*/action.yml"), ROOT / "action.yml"]
+    for path in [*GITHUB.glob("workflows/*.yml"), *actions]:
         for line in re.findall(r"^\s+run: (.*)$", path.read_text(), re.MULTILINE):
             assert "${{" not in line
             assert line[0] not in "|>", f"{path.name}: more than a line"
@@ -209,8 +212,9 @@ def test_the_docs_say_what_can_be_given() -> None:
 
 def test_the_workflows_in_the_docs_pass_their_checks(copy: Path) -> None:
     """With a place of the harness in them, as a user writes one."""
-    texts = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/ci.md").read_text(), re.DOTALL)
-    assert len(texts) == 4
+    pages = [(ROOT / "docs" / name).read_text() for name in ("ci.md", "survive.md")]
+    texts = re.findall(r"```yaml\n(.*?)```", "".join(pages), re.DOTALL)
+    assert len(texts) == 5
     for number, text in enumerate(texts):
         placed = text.replace("COMMIT", "0" * 40).replace("OWNER", "someone")
         (copy / "workflows" / f"shown-{number}.yml").write_text(placed)

@@ -1,0 +1,237 @@
+"""One side of the comparison: pytest in an environment, and what its processes have recorded."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.diagnosis.cause import signature_of
+from harness.diagnosis.frames import frames
+from harness.diagnosis.layers import classify
+from harness.isolation import libc
+from harness.junit.case import error_lines
+from harness.junit.result import MOST_MESSAGE, Result
+from harness.model.outcome import Kind
+from harness.stacks.environments import Say
+from harness.survive import recording_plugin as recording
+
+_PLUGIN = "xla_harness_recording"
+# A module that can't be imported must not stop the others, nor must the first failure. The short
+# style names functions, by which failures are told apart.
+_OURS = ("-p", _PLUGIN, "--continue-on-collection-errors")
+_LAST = ("--maxfail=0", "--tb=short")
+_HEARTBEAT = 60.0  # seconds
+_DUMP = 5.0  # seconds, in which faulthandler writes the stacks
+_MOST_ENDS = 50  # of processes, each of which a test has ended
+_LAST_LINES = 8
+
+
+@dataclass(frozen=True)
+class Side:
+    """An environment in which the tests run."""
+
+    name: str  # base or candidate
+    python: Path
+    folder: Path  # for the log and the records
+    packages: Collection[str]  # of which is recorded whether they are loaded
+
+
+@dataclass
+class SideRun:
+    """What the tests did there."""
+
+    results: dict[str, Result] = field(default_factory=dict)  # by id
+    uncollected: dict[str, Result] = field(default_factory=dict)  # modules, by their file
+    loaded: list[dict[str, tuple[str, str]]] = field(default_factory=list)  # of each process
+    seconds: float = 0.0
+    cut: str = ""  # why it ended before its last test
+    code: int | None = None  # pytest's
+    output: str = ""
+
+    @property
+    def passed(self) -> int:
+        """Number of tests that work."""
+        return sum(result.works for result in self.results.values())
+
+    @property
+    def last_lines(self) -> str:
+        """Return the end of pytest's output, for a message."""
+        lines = [line for line in self.output.splitlines() if line.strip()]
+        return "\n".join(f"  {line}" for line in lines[-_LAST_LINES:])
+
+
+class SideProcess:
+    """Runs the tests of one side, again without those that ended if one of them ends pytest."""
+
+    def __init__(self, side: Side, say: Say) -> None:
+        self._side, self._say = side, say
+
+    def run(
+        self, arguments: Sequence[str], only: Collection[str] | None = None, limit: float = 0
+    ) -> SideRun:
+        """Run pytest with these arguments, or of its tests ``only`` some, at most ``limit`` s."""
+        run, start = SideRun(), time.monotonic()
+        folder = self._side.folder / ("rerun" if only is not None else "run")
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        shutil.copy(recording.__file__, folder / f"{_PLUGIN}.py")
+        for _ in range(_MOST_ENDS):
+            settings = {
+                "packages": sorted(self._side.packages),
+                "only": None if only is None else sorted(only),
+                "done": sorted(run.results),
+            }
+            (folder / recording.SETTINGS).write_text(json.dumps(settings), encoding="utf-8")
+            (folder / recording.ENDINGS).write_text("", encoding="utf-8")
+            is_late = self._wait(folder, arguments, start + limit if limit else None)
+            run.output = (folder / "log").read_text(encoding="utf-8", errors="replace")
+            before = len(run.results)
+            _read(run, list(_lines(folder / recording.ENDINGS)), is_late=is_late)
+            if is_late:
+                run.cut = f"stopped after {limit:.0f} s, ten times what the base took"
+            if is_late or run.code is not None or len(run.results) == before:
+                break
+        processes = {entry["pid"]: entry["loaded"] for entry in _lines(folder / recording.LOADED)}
+        run.loaded = list(processes.values())
+        run.seconds = time.monotonic() - start
+        return run
+
+    def _wait(self, folder: Path, arguments: Sequence[str], until: float | None) -> bool:
+        """Run pytest once; return whether it had to be stopped."""
+        words = [str(self._side.python), "-m", "pytest", *_OURS, *arguments, *_LAST]
+        with (folder / "log").open("ab") as log:
+            process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._variables(folder),
+                start_new_session=True,
+                preexec_fn=libc.DieWithParent(),  # noqa: PLW1509 - two system calls
+            )
+            try:
+                return self._watch(process, folder, until)
+            finally:
+                if process.poll() is None:
+                    _kill(process, signal.SIGABRT)  # faulthandler writes where it is
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(_DUMP)
+                _kill(process, signal.SIGKILL)  # what the tests left, too
+                process.wait()
+
+    def _watch(self, process: subprocess.Popen[bytes], folder: Path, until: float | None) -> bool:
+        start = time.monotonic()
+        while True:
+            left = _HEARTBEAT if until is None else min(_HEARTBEAT, until - time.monotonic())
+            try:
+                process.wait(max(left, 0))
+            except subprocess.TimeoutExpired:
+                if until is not None and time.monotonic() >= until:
+                    return True
+                count = len(
+                    {each["id"] for each in _lines(folder / recording.ENDINGS) if "id" in each}
+                )
+                self._say(
+                    f"{self._side.name}: {count} tests after {time.monotonic() - start:.0f} s"
+                )
+            else:
+                return False
+
+    def _variables(self, folder: Path) -> Mapping[str, str]:
+        binaries = self._side.python.parent
+        own = {
+            recording.FOLDER: str(folder.absolute()),
+            "VIRTUAL_ENV": str(binaries.parent),
+            "PATH": os.pathsep.join([str(binaries), os.environ.get("PATH", os.defpath)]),
+            "PYTHONPATH": os.pathsep.join(
+                filter(None, [str(folder.absolute()), os.environ.get("PYTHONPATH", "")])
+            ),
+        }
+        return os.environ | own
+
+
+def _kill(process: subprocess.Popen[bytes], number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the entries of a record, without a last one that was not written to its end."""
+    if path.exists():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                yield json.loads(line)
+            except ValueError:
+                continue
+
+
+def _read(run: SideRun, entries: Sequence[Mapping[str, Any]], *, is_late: bool) -> None:
+    """Add what a process of pytest recorded; what it had begun when it died is broken."""
+    phases: dict[str, list[Mapping[str, Any]]] = {}
+    begun: dict[str, None] = {}
+    run.code = None
+    for entry in entries:
+        if "start" in entry:
+            begun[entry["start"]] = None
+        elif "exit" in entry:
+            run.code = entry["exit"]
+        elif "file" in entry:
+            kind = Kind.FAILED if entry["outcome"] == "failed" else Kind.SKIPPED
+            run.uncollected[entry["file"]] = result_of(entry["file"], kind, 0, entry)
+        elif entry["outcome"] == "rerun":  # of pytest-rerunfailures: a later attempt counts
+            phases.pop(entry["id"], None)
+        else:
+            phases.setdefault(entry["id"], []).append(entry)
+            if entry["when"] not in ("setup", "call"):
+                begun.pop(entry["id"], None)
+    run.results |= {each: _merged(each, phases[each]) for each in phases if each not in begun}
+    if run.code is None:
+        kind, reason = (Kind.HUNG, "did not end") if is_late else (Kind.CRASHED, "ended pytest")
+        dump = {"message": f"the test {reason}", "text": run.output[-MOST_MESSAGE * 5 :]}
+        run.results |= {each: result_of(each, kind, 0, dump) for each in begun}
+
+
+def _merged(each: str, phases: Sequence[Mapping[str, Any]]) -> Result:
+    """Return the result of a test from its phases and subtests: the worst counts."""
+    seconds = sum(phase["seconds"] for phase in phases)
+    for phase in phases:
+        if phase["outcome"] == "failed":
+            message = phase["message"] or phase["text"]
+            kind = Kind.CRASHED if message.startswith("worker '") else Kind.FAILED
+            kind = Kind.UNEXPECTED_PASS if message.startswith("[XPASS(strict)]") else kind
+            return result_of(each, kind, seconds, phase)
+    for phase in phases:
+        if phase["xfail"]:
+            is_pass = phase["outcome"] == "passed"
+            kind = Kind.UNEXPECTED_PASS if is_pass else Kind.EXPECTED_FAILURE
+            return result_of(each, kind, seconds, phase)
+    skips = [phase for phase in phases if phase["outcome"] == "skipped"]
+    # A subtest that is skipped leaves its test one that ran.
+    if skips and not any(p["outcome"] == "passed" and p["when"] == "call" for p in phases):
+        return result_of(each, Kind.SKIPPED, seconds, skips[0])
+    return result_of(each, Kind.PASSED, seconds, {})
+
+
+def result_of(each: str, kind: Kind, seconds: float, entry: Mapping[str, Any]) -> Result:
+    """Return a result with the layer and the signature of its failure."""
+    text = entry.get("text", "")
+    message = (entry.get("message") or "\n".join(error_lines(text)) or text)[:MOST_MESSAGE]
+    is_broken = kind not in (Kind.PASSED, Kind.SKIPPED)
+    return Result(
+        each,
+        outcome=kind,
+        duration=seconds,
+        message=message,
+        layer=classify(kind, message, text),
+        signature=signature_of(each, message) if is_broken else "",
+        properties={"raised_in": next((f.place for f in frames(text) if f.is_upstream), "")},
+    )

@@ -1,0 +1,155 @@
+"""What the candidate does to each test, and the proof that the tests had loaded it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from harness.errors import BadInputError
+from harness.junit.result import Result
+from harness.model.case_id import file_of
+from harness.model.outcome import Answer, Kind
+from harness.survive.side import SideRun, result_of
+from harness.verdicts.costs import Cost
+from harness.verdicts.finding import Finding
+from harness.verdicts.words import Verdict, change
+
+_TIMES = 10  # that a test takes longer
+_LEAST = 1.0  # s that it takes then
+BAD = (Verdict.REGRESSED, Verdict.MISSING, Verdict.NEW_FAILURE, Verdict.SLOWER)
+
+
+def findings(base: SideRun, candidate: SideRun) -> list[Finding]:
+    """Return a finding for each test of either side, and each module that can't be imported."""
+    was, now = dict(base.results), _with_files(candidate, base)
+    for file, result in base.uncollected.items():
+        if result.outcome.is_bad:
+            was[file] = result
+            if any(file_of(each) == file for each in candidate.results):
+                now[file] = Result(file, outcome=Kind.PASSED)
+    return [_finding(each, was.get(each), now.get(each)) for each in {**was, **now}]
+
+
+def _with_files(candidate: SideRun, base: SideRun) -> dict[str, Result]:
+    """Return the results; a test whose module can't be imported fails as the module does."""
+    results = dict(candidate.results)
+    failures = dict(candidate.uncollected)
+    if not results and not failures:  # as when the root's conftest.py can't be imported
+        entry = {"text": candidate.output}
+        failures[""] = result_of("", Kind.FAILED, 0, entry)
+    for node, result in failures.items():
+        below = (f"{node}::", f"{node}/") if node not in ("", ".") else ("",)
+        tests = [each for each in base.results if each.startswith(below)]
+        for each in tests or [node]:
+            results.setdefault(each, replace(result, id=each))
+    return results
+
+
+def _finding(each: str, was: Result | None, now: Result | None) -> Finding:
+    before, after = (result.outcome.answer if result else None for result in (was, now))
+    verdict = change(before, after)
+    if after is None and before is not Answer.WORKS:
+        verdict = Verdict.UNCHANGED  # what failed and is not there any more is nobody's loss
+    shown = now if now and now.signature else was if verdict == Verdict.FIXED else None
+    message = shown.message if shown else ""
+    if verdict == Verdict.MISSING:
+        message = f"skipped: {now.message}" if now else "not collected, or not reached"
+    place = shown.properties["raised_in"] if shown else ""
+    costs = slower(was, now)
+    if costs and verdict == Verdict.UNCHANGED:
+        verdict = Verdict.SLOWER
+    return Finding(
+        key=each,
+        case=each,
+        verdict=verdict,
+        outcome=now.outcome if now else "",
+        expected=after is Answer.EXPECTED,
+        message=message,
+        layer=shown.layer if shown else "",
+        signature=shown.signature if shown else message,
+        note=f"in {place}" if place else "",
+        costs=costs if verdict == Verdict.SLOWER else (),
+    )
+
+
+def slower(was: Result | None, now: Result | None) -> tuple[Cost, ...]:
+    """Return what a test that works on both takes, if that is ten times as long as before."""
+    if not (was and now and was.works and now.works and now.duration >= _LEAST):
+        return ()
+    if now.duration < _TIMES * was.duration:
+        return ()
+    return (Cost("time", round(was.duration, 2), round(now.duration, 2), "s"),)
+
+
+def is_bad(each: Finding) -> bool:
+    """Return whether the candidate is worse; a failure that pytest's own marker expects is not."""
+    return each.verdict in BAD and not each.expected
+
+
+def in_question(each: Finding) -> bool:
+    """Return whether a rerun may change the verdict."""
+    return is_bad(each) and each.verdict != Verdict.MISSING
+
+
+def confirmed(first: Collection[Finding], base: SideRun, candidate: SideRun) -> Iterator[Finding]:
+    """Yield the findings with what a rerun of those in question on both sides says."""
+    was, now = base.results, _with_files(candidate, base)
+    for each in first:
+        before, after = was.get(each.key), now.get(each.key)
+        if not in_question(each):
+            yield each
+        elif each.verdict == Verdict.SLOWER:
+            costs = slower(before, after)
+            yield each if costs else replace(each, verdict=Verdict.UNCHANGED, costs=())
+        elif after is not None and after.works:
+            yield _flaky(each, "passed with the candidate when it was run again")
+        elif each.verdict == Verdict.REGRESSED and before is not None and not before.works:
+            yield _flaky(each, f"{before.outcome} on the base when it was run again")
+        else:
+            yield each
+
+
+def _flaky(each: Finding, note: str) -> Finding:
+    return replace(each, verdict=Verdict.FLAKY, note=note)
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Which version of a package the test processes had loaded."""
+
+    package: str
+    version: str
+    place: str
+    processes: int
+    of: int
+
+
+def proof(run: SideRun, package: str, version: str, within: Path | None) -> Proof | None:
+    """Return the proof that the tests had loaded this version, from the environment ``within``.
+
+    None if no process had loaded any. Raises BadInputError if one had loaded another, or one from
+    elsewhere.
+    """
+    loaded = [tuple(entry[package]) for entry in run.loaded if package in entry]
+    for text, place in loaded:
+        is_elsewhere = within is not None and not Path(place).is_relative_to(within)
+        if _differs(text, version) or is_elsewhere:
+            raise BadInputError(
+                f"the tests had loaded {package} {text} from {place}, not {version}"
+                + (f" from {within}" if within else "")
+                + ": PYTHONPATH, a setting of pytest, conftest.py or a test puts it first"
+            )
+    if not loaded:
+        return None
+    return Proof(package, version, loaded[0][1], len(loaded), len(run.loaded))
+
+
+def _differs(text: str, version: str) -> bool:
+    """Return whether a module's version is another one; many modules do not say theirs."""
+    try:
+        return Version(text).public != Version(version).public
+    except InvalidVersion:
+        return False

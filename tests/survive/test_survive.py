@@ -1,0 +1,357 @@
+"""Another project's tests under another version of a package: real environments, real pytest."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.commands import run_program, xla_harness
+from support.drift import GOOD, wheel
+
+from harness.stacks import uv
+from harness.survive.side import Side, SideProcess
+
+OLD = GOOD + "__version__ = '1'\nKINDS = ['a', 'b']\nold = 1\n"
+NEW = (
+    GOOD.replace("2 * n", "n * n").replace("SECONDS = 0", "SECONDS = 1.2")
+    + "__version__ = '2'\nKINDS = ['a']\n"
+)
+SUITE = """
+import os, pathlib, time, unittest
+import drift, pytest
+
+NEW = drift.__version__ == "2"
+
+def first_time(name):
+    path = pathlib.Path(os.environ["MARKS"], name)
+    is_first = not path.exists()
+    path.touch()
+    return is_first
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_double(n): assert drift.double(n) == 2 * n
+
+class TestHalf:
+    def test_fixed(self): assert NEW
+    class TestInner:
+        def test_same(self): assert drift.half(4) == 2
+
+class Case(unittest.TestCase):
+    def test_broken(self): self.fail("on both")
+
+@pytest.mark.parametrize("kind", drift.KINDS)
+def test_kind(kind): pass
+
+def test_skipped():
+    if NEW: pytest.skip("not yet")
+
+def test_slower(): time.sleep(drift.SECONDS)
+def test_slow_once(): time.sleep(drift.SECONDS if first_time("slow") else 0)
+def test_flaky(): assert not (NEW and first_time("flaky"))
+
+@pytest.mark.xfail
+def test_declared(): assert not NEW
+"""
+IMPORTING = """
+from drift import old
+def test_one(): pass
+class TestTwo:
+    def test_two(self): pass
+"""
+VERDICTS = {
+    "test_suite.py::test_double[1]": "regressed",
+    "test_suite.py::test_double[3]": "regressed",
+    "test_importing.py::test_one": "regressed",
+    "test_importing.py::TestTwo::test_two": "regressed",
+    "test_suite.py::test_declared": "regressed",
+    "test_suite.py::test_kind[b]": "missing",
+    "test_suite.py::test_skipped": "missing",
+    "test_suite.py::test_flaky": "flaky",
+    "test_suite.py::test_slower": "slower",
+    "test_suite.py::TestHalf::test_fixed": "fixed",
+    "test_suite.py::Case::test_broken": "still failing",
+}
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Somebody with a project, an environment for it, and an index of wheels."""
+
+    folder: Path
+    python: Path
+
+    def write(self, **files: str) -> None:
+        for name, text in files.items():
+            (self.folder / f"{name}.py").write_text(textwrap.dedent(text))
+
+    def survive(self, *words: str, python: Path | None = None) -> subprocess.CompletedProcess[str]:
+        marks = self.folder / "marks"
+        marks.mkdir(exist_ok=True)
+        command = ("survive", *words[:1], "--python", python or self.python)
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "XLA_"))}
+        return xla_harness(
+            *command, "--json", "answer.json", "--markdown", "answer.md", *words[1:],
+            cwd=self.folder, env=clean | self.variables | {"MARKS": str(marks)},
+        )  # fmt: skip
+
+    @property
+    def variables(self) -> dict[str, str]:
+        shared = self.python.parents[2]
+        return {
+            "XLA_HARNESS_CACHE": str(shared / "cache"),
+            "UV_FIND_LINKS": str(shared / "wheels"),
+            "UV_COMPILE_BYTECODE": "0",
+        }
+
+    @property
+    def answer(self) -> Any:
+        return json.loads((self.folder / "answer.json").read_text())
+
+    @property
+    def verdicts(self) -> dict[str, str]:
+        return {each["test"]: each["verdict"] for each in self.answer["tests"]}
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment with pytest, two of its plugins and drift 1."""
+    folder = tmp_path_factory.mktemp("shared")
+    for version, code in (("1", OLD), ("2", NEW)):
+        wheel(folder / "wheels", version, code)
+    wheel(folder / "wheels", "1", "", name="capped", needs="drift<2")
+    return environment(folder, "pytest==9.0.2", "pytest-xdist", "pytest-rerunfailures", "drift==1")
+
+
+def environment(folder: Path, *packages: str) -> Path:
+    python = folder / f"env-{len(packages)}" / "bin" / "python"
+    run_program(uv.executable(), "venv", "--python", sys.executable, python.parents[1], check=True)
+    command = ("pip", "install", "--find-links", folder / "wheels", "--python", python, *packages)
+    run_program(uv.executable(), *command, check=True)
+    return python
+
+
+@pytest.fixture
+def owner(python: Path, tmp_path: Path) -> Owner:
+    return Owner(tmp_path, python)
+
+
+@pytest.mark.parametrize("arguments", [(), ("-n", "2"), ("-x", "--tb=no", "-q")], ids=str)
+def test_each_verdict(owner: Owner, arguments: tuple[str, ...]) -> None:
+    owner.write(test_suite=SUITE, test_importing=IMPORTING)
+    done = owner.survive("drift==2", "--", *arguments)
+    assert done.returncode == 1, done.stderr
+    assert owner.verdicts == VERDICTS
+    assert owner.answer["moved"] == {"drift": {"from": "1", "to": "2"}}
+    (loaded,) = owner.answer["loaded"]
+    assert (loaded["base"]["version"], loaded["candidate"]["version"]) == ("1", "2")
+    assert loaded["candidate"]["processes"] == (2 if "-n" in arguments else 1)
+    assert str(owner.python.parents[2] / "cache") in loaded["candidate"]["place"]
+    regressed = done.stdout.partition("- missing")[0]
+    assert "2  import: ImportError: cannot import name 'old'" in regressed
+    assert "regressed: 5 (1 expected)" in done.stdout
+    assert (owner.folder / "answer.md").read_text().startswith("**4 regressed, 2 missing, 1 slower")
+
+
+def test_beside_reruns_of_a_plugin(owner: Owner) -> None:
+    """Then a test that passes at its second attempt is none that a candidate breaks."""
+    owner.write(test_suite=SUITE)
+    done = owner.survive("drift==2", "--", "--reruns", "1", "-k", "flaky or double or slow_once")
+    assert done.returncode == 1, done.stderr
+    assert owner.verdicts == {each: word for each, word in VERDICTS.items() if "double" in each}
+
+
+def test_nothing_broke(owner: Owner) -> None:
+    owner.write(test_suite=SUITE)
+    done = owner.survive("drift==2", "--", "-k", "test_same or declared")
+    assert done.returncode == 0, done.stderr
+    (declared,) = owner.answer["tests"]
+    assert (declared["test"], declared["expected"]) == ("test_suite.py::test_declared", True)
+    assert "Nothing broke." in done.stdout
+    assert "drift 1 -> 2, which 1 of 1 test processes had loaded" in done.stdout
+
+
+@pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), signal.SIGSEGV)"])
+def test_a_test_that_ends_pytest(owner: Owner, end: str) -> None:
+    owner.write(
+        test_end=f"""
+        import drift, os, signal
+        def test_before(): pass
+        def test_ends():
+            if drift.__version__ == "2": {end}
+        def test_after(): assert drift.__version__ == "1"
+        """
+    )
+    assert owner.survive("drift==2", "--", "test_end.py").returncode == 1
+    assert owner.verdicts == {
+        "test_end.py::test_ends": "regressed",
+        "test_end.py::test_after": "regressed",
+    }
+
+
+def test_a_conftest_that_the_candidate_breaks(owner: Owner) -> None:
+    owner.write(conftest="from drift import old", test_two="def test_a(): pass\ndef test_b(): pass")
+    done = owner.survive("drift==2", "--", "test_two.py")
+    assert done.returncode == 1, done.stderr
+    assert owner.verdicts == {
+        "test_two.py::test_a": "regressed",
+        "test_two.py::test_b": "regressed",
+    }
+    assert "2  import: ImportError: cannot import name 'old'" in done.stdout
+
+
+def test_a_test_that_hangs(owner: Owner) -> None:
+    owner.write(
+        test_hang="""
+        import time
+        def test_a(): pass
+        def test_b(): time.sleep(99)
+        def test_c(): pass
+        """
+    )
+    os.chdir(owner.folder)
+    start = time.monotonic()
+    side = Side("candidate", owner.python, owner.folder / "out", ["drift"])
+    run = SideProcess(side, lambda _: None).run(["test_hang.py"], limit=4)
+    assert time.monotonic() - start < 30
+    outcomes = {each: str(result.outcome) for each, result in run.results.items()}
+    assert outcomes == {"test_hang.py::test_a": "passed", "test_hang.py::test_b": "hung"}
+    assert "test_hang.py" in run.output.partition("Fatal Python error: Aborted")[2]  # its stack
+    assert "stopped after 4 s" in run.cut
+
+
+@pytest.mark.long
+def test_thousands(owner: Owner) -> None:
+    owner.write(
+        test_many="""
+        import drift, pytest
+        @pytest.mark.parametrize("n", range(3000))
+        def test_many(n): assert drift.__version__ == "1" or n % 2
+        """
+    )
+    done = owner.survive("drift==2", "--", "-q")
+    assert done.returncode == 1, done.stderr
+    assert owner.answer["counts"] == {"regressed": 1500, "unchanged": 1500}
+
+
+@pytest.mark.long
+def test_an_editable_project(owner: Owner) -> None:
+    """Its sources are those in the folder, on both sides, and a change of them counts at once."""
+    (owner.folder / "src").mkdir()
+    (owner.folder / "pyproject.toml").write_text(
+        '[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n'
+        '[project]\nname = "theirs"\nversion = "3"\ndependencies = ["drift"]\n'
+        '[tool.hatch.build.targets.wheel]\nonly-include = ["src"]\nsources = ["src"]\n'
+    )
+    source = owner.folder / "src" / "theirs.py"
+    source.write_text("import drift\nquadruple = lambda n: 2 * drift.double(n)\n")
+    (owner.folder / "own").mkdir()
+    (owner.folder / "own" / "wheels").symlink_to(owner.python.parents[2] / "wheels")
+    python = environment(owner.folder / "own", "pytest==9.0.2", "drift==1", "-e", str(owner.folder))
+    (owner.folder / "tests").mkdir()
+    owner.write(
+        **{"tests/test_theirs": "import theirs\ndef test_3(): assert theirs.quadruple(3) == 12"}
+    )
+    assert owner.survive("drift==2", "--", "tests", python=python).returncode == 1
+    assert owner.verdicts == {"tests/test_theirs.py::test_3": "regressed"}
+    source.write_text("quadruple = lambda n: 4 * n\nimport drift\n")
+    done = owner.survive("drift==2", "--", "tests", python=python)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_tests_that_load_another_copy(owner: Owner) -> None:
+    """What is installed proves nothing: the processes of the tests had the old one."""
+    (owner.folder / "vendored").mkdir()
+    owner.write(
+        **{"vendored/drift": OLD, "test_same": "import drift\ndef test_same(): pass"},
+        conftest="import sys\nsys.path.insert(0, 'vendored')",
+    )
+    done = owner.survive("drift==2", "--", "test_same.py")
+    assert done.returncode == 2
+    assert f"the tests had loaded drift 1 from {owner.folder}/vendored/drift.py" in done.stderr
+
+
+def test_tests_that_load_a_copy_of_that_version(owner: Owner) -> None:
+    (owner.folder / "vendored").mkdir()
+    owner.write(
+        **{"vendored/drift": NEW, "test_same": "def test_same(): import drift"},
+        conftest="import sys\nif 'survive' in sys.prefix: sys.path.insert(0, 'vendored')",
+    )
+    done = owner.survive("drift==2", "--", "test_same.py")
+    assert done.returncode == 2
+    assert f"the tests had loaded drift 2 from {owner.folder}/vendored/drift.py" in done.stderr
+
+
+def test_tests_that_do_not_load_it(owner: Owner) -> None:
+    owner.write(test_plain="def test_plain(): pass")
+    done = owner.survive("drift==2", "--", "test_plain.py")
+    assert done.returncode == 2
+    assert "no test process had loaded drift" in done.stderr
+
+
+def test_a_test_in_a_forked_process_counts(owner: Owner) -> None:
+    """As of pytest-forked and of this plugin's lanes: the session's process loads nothing."""
+    owner.write(
+        test_forked="def test_forked(): import drift",
+        conftest="""
+        import os, pytest
+        from _pytest.runner import runtestprotocol
+        @pytest.hookimpl(tryfirst=True)
+        def pytest_runtest_protocol(item):
+            if not (child := os.fork()):
+                runtestprotocol(item, log=False)
+                os._exit(0)
+            os.waitpid(child, 0)
+            item.obj = lambda: None
+        """,
+    )
+    done = owner.survive("drift==2", "--", "test_forked.py")
+    assert done.returncode == 0, done.stderr
+
+
+BAD = {
+    "no such version": ("drift==99", ["there is no version of drift==99", "drift==99 beside"]),
+    "no such package": ("no-such-drift==1", ["no-such-drift is not among the packages of"]),
+    "no requirement": ("drift=2", ["'drift=2': expected a requirement"]),
+    "what is there": ("drift==1", ["drift 1 is what", "nothing moves"]),
+    "nothing runs": ("drift==2", ["no test ran", "1 skipped"]),
+    "no path": ("drift==2", ["no test ran", "file or directory not found: nowhere.py"]),
+}
+
+
+@pytest.mark.parametrize("fault", BAD)
+def test_bad_input(owner: Owner, fault: str) -> None:
+    owner.write(test_skipped="import drift, pytest\ndef test_skipped(): pytest.skip()")
+    path = "nowhere.py" if fault == "no path" else "test_skipped.py"
+    requirement, messages = BAD[fault]
+    done = owner.survive(requirement, "--", path)
+    assert done.returncode == 2, done.stdout
+    assert [text for text in messages if text not in " ".join(done.stderr.split())] == []
+    assert "Traceback" not in done.stderr
+
+
+def test_a_package_that_refuses_the_candidate(owner: Owner, tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "wheels").symlink_to(owner.python.parents[2] / "wheels")
+    python = environment(tmp_path / "own", "pytest==9.0.2", "drift==1", "capped==1")
+    owner.write(test_one="import drift\ndef test_one(): pass")
+    done = owner.survive("drift==2", "--", "test_one.py", python=python)
+    assert done.returncode == 2
+    assert "capped" in done.stderr
+    assert "the pins don't fit together" in done.stderr
+
+
+def test_no_pytest(owner: Owner, tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "wheels").symlink_to(owner.python.parents[2] / "wheels")
+    python = environment(tmp_path / "own", "drift==1")
+    done = owner.survive("drift==2", "--", "test_one.py", python=python)
+    assert done.returncode == 2
+    assert f"no pytest among the packages of {python}" in done.stderr
