@@ -46,7 +46,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from harness.survive import survival_report
-    from harness.survive.side import Side, SideProcess
+    from harness.survive.side import SideProcess, SurviveSide
     from harness.survive.survival import confirmed, findings, in_question, proof
     from harness.survive.twin_environment import Installed, requirements, twin
 
@@ -58,8 +58,10 @@ def _run(options: argparse.Namespace) -> int:
     other = twin(python, wanted, installed, say)
     packages = {*wanted, *(name for name in other.moved if name in installed.versions)}
     sides = [
-        SideProcess(Side("base", python, options.out / "base", packages), say),
-        SideProcess(Side("candidate", other.python, options.out / "candidate", packages), say),
+        SideProcess(SurviveSide("base", python, options.out / "base", packages), say),
+        SideProcess(
+            SurviveSide("candidate", other.python, options.out / "candidate", packages), say
+        ),
     ]
     say("running the tests with what is installed")
     base = sides[0].run(options.arguments)

@@ -36,7 +36,7 @@ _LAST_LINES = 8
 
 
 @dataclass(frozen=True)
-class Side:
+class SurviveSide:
     """An environment in which the tests run."""
 
     name: str  # base or candidate
@@ -72,7 +72,7 @@ class SideRun:
 class SideProcess:
     """Runs the tests of one side, again without those that ended if one of them ends pytest."""
 
-    def __init__(self, side: Side, say: Say) -> None:
+    def __init__(self, side: SurviveSide, say: Say) -> None:
         self._side, self._say = side, say
 
     def run(
@@ -233,5 +233,5 @@ def result_of(each: str, kind: Kind, seconds: float, entry: Mapping[str, Any]) -
         message=message,
         layer=classify(kind, message, text),
         signature=signature_of(each, message) if is_broken else "",
-        properties={"raised_in": next((f.place for f in frames(text) if f.is_upstream), "")},
+        properties={"places": "\n".join(frame.place for frame in frames(text))},
     )

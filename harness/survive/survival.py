@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from harness.verdicts.words import Verdict, change
 
 _TIMES = 10  # that a test takes longer
 _LEAST = 1.0  # s that it takes then
+_PASSED_THROUGH = re.compile(r"(jax|jaxlib|_pytest|pluggy)/|/.*/lib/python3")
 BAD = (Verdict.REGRESSED, Verdict.MISSING, Verdict.NEW_FAILURE, Verdict.SLOWER)
 
 
@@ -57,7 +59,7 @@ def _finding(each: str, was: Result | None, now: Result | None) -> Finding:
     message = shown.message if shown else ""
     if verdict == Verdict.MISSING:
         message = f"skipped: {now.message}" if now else "not collected, or not reached"
-    place = shown.properties["raised_in"] if shown else ""
+    place = _raised_in(shown) if shown else ""
     costs = slower(was, now)
     if costs and verdict == Verdict.UNCHANGED:
         verdict = Verdict.SLOWER
@@ -73,6 +75,14 @@ def _finding(each: str, was: Result | None, now: Result | None) -> Finding:
         note=f"in {place}" if place else "",
         costs=costs if verdict == Verdict.SLOWER else (),
     )
+
+
+def _raised_in(result: Result) -> str:
+    """Return the innermost function below the test that is neither jax's, pytest's nor Python's."""
+    places = result.properties["places"].splitlines()
+    first = next((place for place in places if not _PASSED_THROUGH.match(place)), "")
+    is_own = f"/{first}".rpartition("::")[0].endswith(f"/{file_of(result.id)}")
+    return "" if is_own else first
 
 
 def slower(was: Result | None, now: Result | None) -> tuple[Cost, ...]:

@@ -42,6 +42,7 @@ NOT_RUN = {
     "xla-harness bisect": "environments of several stacks, minutes: see test_bisect",
     "xla-harness matrix": "environments of several stacks, minutes: see test_matrix",
     "xla-harness qualify": "environments of two stacks, minutes: see test_matrix",
+    "xla-harness survive": "runs tests of the reader's in a new environment: see test_survive",
     "xla-harness sensitivity": "runs tests hundreds of times: see test_sensitivity",
     "xla-harness run": "starts a script of the reader's: see test_run and test_launchers",
     "xla-harness stacks create": "an environment of GBs: see test_stacks_environments",

@@ -42,6 +42,7 @@ def test_the_action_answers_in_the_summary(tmp_path: Path, candidate: str, summa
     theirs = clone(tmp_path / "clone")
     (theirs / "theirs").mkdir()
     (theirs / "theirs" / "test_theirs.py").write_text(TESTS)
+    (theirs / "theirs" / "pytest.ini").write_text("[pytest]\n")
     text = WORKFLOW.replace("CANDIDATE", candidate)
     (theirs / ".github" / "workflows" / "theirs.yml").write_text(text)
     git = ("git", "-c", "user.name=Their", "-c", "user.email=their@example.com")
@@ -52,7 +53,4 @@ def test_the_action_answers_in_the_summary(tmp_path: Path, candidate: str, summa
     ran = act(theirs, "workflow_dispatch", "theirs.yml", tmp_path / "artifacts", environment=given)
     assert "Show" in ran.names()
     assert "Survive" in ran.names("failure"), ran.text[-4000:]
-    (shown,) = [
-        line for line in ran.lines if line.removeprefix("[theirs/survive] ").startswith("**")
-    ]
-    assert summary in shown
+    assert summary in ran.text, ran.text[-4000:]

@@ -17,7 +17,7 @@ from support.commands import run_program, xla_harness
 from support.drift import GOOD, wheel
 
 from harness.stacks import uv
-from harness.survive.side import Side, SideProcess
+from harness.survive.side import SideProcess, SurviveSide
 
 OLD = GOOD + "__version__ = '1'\nKINDS = ['a', 'b']\nold = 1\n"
 NEW = (
@@ -218,7 +218,7 @@ def test_a_test_that_hangs(owner: Owner) -> None:
     )
     os.chdir(owner.folder)
     start = time.monotonic()
-    side = Side("candidate", owner.python, owner.folder / "out", ["drift"])
+    side = SurviveSide("candidate", owner.python, owner.folder / "out", ["drift"])
     run = SideProcess(side, lambda _: None).run(["test_hang.py"], limit=4)
     assert time.monotonic() - start < 30
     outcomes = {each: str(result.outcome) for each, result in run.results.items()}
