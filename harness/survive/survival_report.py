@@ -116,6 +116,10 @@ def _sentences(survival: Survival) -> Iterator[str]:
     worse, others = (survival.counts(bad=bad).values() for bad in (True, False))
     yield f"{', '.join(worse)}." if worse else "Nothing broke."
     yield f"{', '.join(others)}." if others else ""
+    broken = sum(result.outcome.is_bad for result in survival.base.uncollected.values())
+    many = f"{broken} modules can't be imported on the base, so their"
+    few = "1 module can't be imported on the base, so its"
+    yield f"{many if broken > 1 else few} tests say nothing." if broken else ""
     for before, after in survival.proofs:
         if after is not None:
             was = before.version if before is not None else "not loaded"

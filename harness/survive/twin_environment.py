@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -112,22 +112,32 @@ def twin(base: Path, wanted: Mapping[str, str], installed: Installed, say: Say) 
 
 
 def _resolved(base: Path, wanted: Mapping[str, str], installed: Installed) -> str:
-    """Return the pins of the twin. Only what must move does, and nothing to an older version.
+    """Return the pins of the twin. Only what must move does, as far as uv can keep it.
 
-    Otherwise a resolver avoids a package's upper bound by an old release that has none yet.
+    What the candidate needs may become older. Nothing else may: a resolver would avoid a package's
+    upper bound by an old release that has none yet.
     """
     followers = {name for each in wanted for name in _FOLLOWERS.get(each, ())}
+    needed = _compiled(base, wanted, wanted.values(), ())
+    free = {canonicalize_name(line.partition("==")[0]) for line in needed.splitlines()}
     lines, pins = list(wanted.values()), []
     for name, version in installed.versions.items():
         if name in wanted:
             continue
-        if name in followers:
-            lines.append(name)
-        elif name in installed.own:
+        if name in installed.own and name not in followers:
             lines.append(installed.own[name])
+        elif name in free:
+            lines.append(name)
         else:  # a local version, as 2.9.0+cpu, has no successor
             lines.append(f"{name}{'==' if '+' in version else '>='}{version}")
+        if name not in followers:
             pins.append(f"{name}=={version}")
+    return _compiled(base, wanted, lines, pins)
+
+
+def _compiled(
+    base: Path, wanted: Mapping[str, str], lines: Iterable[str], pins: Iterable[str]
+) -> str:
     with tempfile.TemporaryDirectory(prefix="survive-") as folder:
         source, target = Path(folder, "in"), Path(folder, "out")
         source.write_text("\n".join(lines), encoding="utf-8")

@@ -127,6 +127,10 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for version, code in (("1", OLD), ("2", NEW)):
         wheel(folder / "wheels", version, code)
     wheel(folder / "wheels", "1", "", name="capped", needs="drift<2")
+    wheel(folder / "wheels", "0", "", name="capped")  # had no bound yet
+    for version in ("1", "2"):
+        wheel(folder / "wheels", version, "", name="tool")
+    wheel(folder / "wheels", "0.5", NEW.replace("'2'", "'0.5'"), needs="tool<2")
     return environment(folder, "pytest==9.0.2", "pytest-xdist", "pytest-rerunfailures", "drift==1")
 
 
@@ -261,6 +265,7 @@ def test_an_editable_project(owner: Owner) -> None:
     )
     assert owner.survive("drift==2", "--", "tests", python=python).returncode == 1
     assert owner.verdicts == {"tests/test_theirs.py::test_3": "regressed"}
+    assert "assert 18 == 12" in owner.answer["tests"][0]["failure"]
     source.write_text("quadruple = lambda n: 4 * n\nimport drift\n")
     done = owner.survive("drift==2", "--", "tests", python=python)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -287,6 +292,13 @@ def test_tests_that_load_a_copy_of_that_version(owner: Owner) -> None:
     done = owner.survive("drift==2", "--", "test_same.py")
     assert done.returncode == 2
     assert f"the tests had loaded drift 2 from {owner.folder}/vendored/drift.py" in done.stderr
+
+
+def test_modules_that_the_base_can_not_import(owner: Owner) -> None:
+    owner.write(test_plain="import drift\ndef test_plain(): pass", test_needs="import nowhere")
+    done = owner.survive("drift==2")
+    assert done.returncode == 0, done.stderr
+    assert "1 module can't be imported on the base, so its tests say nothing" in done.stdout
 
 
 def test_tests_that_do_not_load_it(owner: Owner) -> None:
@@ -338,6 +350,7 @@ def test_bad_input(owner: Owner, fault: str) -> None:
 
 
 def test_a_package_that_refuses_the_candidate(owner: Owner, tmp_path: Path) -> None:
+    """It is not moved to an old release that would accept anything."""
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "wheels").symlink_to(owner.python.parents[2] / "wheels")
     python = environment(tmp_path / "own", "pytest==9.0.2", "drift==1", "capped==1")
@@ -346,6 +359,16 @@ def test_a_package_that_refuses_the_candidate(owner: Owner, tmp_path: Path) -> N
     assert done.returncode == 2
     assert "capped" in done.stderr
     assert "the pins don't fit together" in done.stderr
+
+
+def test_an_older_candidate_that_needs_an_older_package(owner: Owner, tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "wheels").symlink_to(owner.python.parents[2] / "wheels")
+    python = environment(tmp_path / "own", "pytest==9.0.2", "drift==1", "tool==2")
+    owner.write(test_one="import drift\ndef test_one(): pass")
+    done = owner.survive("drift==0.5", "--", "test_one.py", python=python)
+    assert done.returncode == 0, done.stderr
+    assert "Moved along: tool 2 -> 1." in done.stdout
 
 
 def test_no_pytest(owner: Owner, tmp_path: Path) -> None:
