@@ -47,6 +47,7 @@ NOT_RUN = {
     "xla-harness run": "starts a script of the reader's: see test_run and test_launchers",
     "xla-harness stacks create": "an environment of GBs: see test_stacks_environments",
     "xla-harness stacks lock": "asks an index of packages: see test_stacks",
+    "xla-harness fuzz --budget": "searches for minutes: see test_fuzz",
     "xla-harness reduce CASE": "reduces for minutes: see test_reduce",
     "xla-harness reduce suites/": "reduces for minutes: see test_reduce",
     "xla-harness repro suites/": "runs the case: see test_repro, and the tutorial's below",

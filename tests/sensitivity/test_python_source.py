@@ -240,6 +240,6 @@ def test_a_name_without_a_function_is_not_changed(load: Load) -> None:
 
 
 def test_a_change_like_another_line_is_shown(load: Load) -> None:
-    module = load("def f(x):\n    y = x + 1\n    y = x - 1\n    y = x + 1\n")
+    module = load("def f(x):\n    y = x + 1\n    y = x - 1\n    y = x + 1\n    return y\n")
     (name,) = functions(module.__name__)
     assert difference(name, "python-arithmetic", 2) == ["-    y = x + 1", "+    y = x - 1"]
