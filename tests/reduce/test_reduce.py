@@ -15,7 +15,7 @@ from support.commands import run_program, xla_harness
 from support.paths import ROOT
 from support.programs import ENDLESS, LATE, REFUSED, RIGHT, UNKNOWN
 
-from harness.reduce.shrinking import STEPS
+from harness.reduce.shrinking import STEPS, fold_constants
 from harness.reduce.stablehlo import bare, count, devices, valid, whole
 
 ENDINGS = """
@@ -381,3 +381,21 @@ def test_unusual_arguments_are_tried_too(tmp_path: Path) -> None:
     done = reduced(tmp_path, "unusual.mlir", "--budget", "1s")
     assert done.returncode == 3, done.stderr
     assert "\nwrong  " in done.stdout
+
+
+@pytest.mark.parametrize(("constant", "folded"), [("3.0", ["dense<false>"]), ("0.0", [])])
+def test_truth_values_are_folded_and_nan_is_not(constant: str, folded: list[str]) -> None:
+    """Of zero the second operation makes NaN, which would have to be written as bits."""
+    text = f"""
+    module @jit_folded attributes {{mhlo.num_partitions = 1 : i32, mhlo.num_replicas = 1 : i32}} {{
+      func.func public @main(%x: tensor<2xi1>) -> (tensor<i1>, tensor<f32>, tensor<2xi1>) {{
+        %number = stablehlo.constant dense<{constant}> : tensor<f32>
+        %other = stablehlo.constant dense<4.0> : tensor<f32>
+        %0 = stablehlo.compare EQ, %number, %other : (tensor<f32>, tensor<f32>) -> tensor<i1>
+        %2 = stablehlo.divide %number, %number : tensor<f32>
+        return %0, %2, %x : tensor<i1>, tensor<f32>, tensor<2xi1>
+      }}
+    }}"""
+    texts = [each for each in fold_constants(text) if each]
+    assert [part for each in texts for part in folded if part in each] == folded
+    assert bool(texts) == bool(folded)
