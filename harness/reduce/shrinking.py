@@ -145,8 +145,6 @@ def fold_constants(text: str) -> Iterator[str]:
     if not (kept := changed(text, keep)) or not (alone := whole(kept)):
         return
     arrays = [str(array).lower() for array in values_of(next(drop_arguments(alone)) or alone)]
-    if any("nan" in array or "inf" in array for array in arrays):
-        return  # MLIR reads only their bits
 
     def fold(module: Any) -> bool:
         from jaxlib.mlir import ir
