@@ -144,7 +144,9 @@ def ending(program: Mapping[str, Any], options: Mapping[str, Any] | None) -> Map
         try:
             compiled = lowered.compile(options)
         except Exception as error:
-            return _ending("refused", _first_line(error), text)
+            # Of a result that would have parts of different sizes, newer JAX wants to be told.
+            is_uneven = type(error).__name__ == "IndivisibleError"
+            return _ending("unusable" if is_uneven else "refused", _first_line(error), text)
         try:
             given = jax.device_put(namespace["GIVEN"], list(compiled.input_shardings[0]))
             results = [np.asarray(result) for result in compiled(*given)]
