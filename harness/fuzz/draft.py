@@ -117,7 +117,7 @@ class Draft:
         step = self.of((1, 7, 5, 4, 2))
         low, most = (0, 5) if dtype == "uint8" else (-4, 9)
         count = int(np.prod(shape, dtype=int))
-        array = (np.arange(count) * step % most + low).reshape(shape).astype(_numpy(dtype))
+        array = (np.arange(count) * step % most + low).reshape(shape).astype(numpy_type(dtype))
         text = f"(np.arange({count}) * {step} % {most} + {low}).reshape({tuple(shape)})"
         return self._argument(array, f"{text}.astype({type_text(dtype)})", spec)
 
@@ -187,7 +187,8 @@ def spec_text(spec: Spec) -> str:
     return f"P({', '.join(entries)})"
 
 
-def _numpy(dtype: str) -> Any:
+def numpy_type(dtype: str) -> Any:
+    """Return a type as NumPy takes it."""
     import ml_dtypes
 
     return ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype

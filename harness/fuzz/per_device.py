@@ -5,7 +5,7 @@ NumPy divides the operand, computes each device's part and puts the results toge
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,26 +72,23 @@ def _agree(parts: Parts, spec: Spec, mesh: MeshShape) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(parts, again, strict=True))
 
 
-def _places(spec: Spec, mesh: MeshShape) -> list[tuple[int, np.ndarray]]:
-    """Return for each dimension its number of parts, and which one each device has."""
-    each, answer = mesh.places(), []
+def _places(spec: Spec, mesh: MeshShape, sizes: Sequence[int]) -> Iterator[tuple[slice, ...]]:
+    """Yield where each device's part is, whose dimensions have these sizes."""
+    each, numbers = mesh.places(), []
     for axes in spec:
-        place = np.zeros(mesh.count, int)
+        number = np.zeros(mesh.count, int)
         for axis in axes:
-            place = place * mesh.axes[axis] + each[axis]
-        answer.append((mesh.number(axes), place))
-    return answer
-
-
-def _place(spec: Spec, mesh: MeshShape, sizes: Sequence[int], device: int) -> tuple[slice, ...]:
-    starts = [int(own[device]) * n for n, (_, own) in zip(sizes, _places(spec, mesh), strict=True)]
-    return tuple(slice(start, start + n) for start, n in zip(starts, sizes, strict=True))
+            number = number * mesh.axes[axis] + each[axis]
+        numbers.append(number)
+    for device in range(mesh.count):
+        starts = [int(number[device]) * n for n, number in zip(sizes, numbers, strict=True)]
+        yield tuple(slice(start, start + n) for start, n in zip(starts, sizes, strict=True))
 
 
 def divided(x: np.ndarray, spec: Spec, mesh: MeshShape) -> Parts:
     """Return each device's part of an array, whose dimensions divide evenly."""
     sizes = [n // mesh.number(axes) for n, axes in zip(x.shape, spec, strict=True)]
-    return [x[_place(spec, mesh, sizes, device)] for device in range(mesh.count)]
+    return [x[place] for place in _places(spec, mesh, sizes)]
 
 
 def whole(parts: Parts, spec: Spec, mesh: MeshShape) -> np.ndarray:
@@ -99,8 +96,8 @@ def whole(parts: Parts, spec: Spec, mesh: MeshShape) -> np.ndarray:
     sizes = parts[0].shape
     shape = [n * mesh.number(axes) for n, axes in zip(sizes, spec, strict=True)]
     array = np.zeros(shape, parts[0].dtype)
-    for device, part in enumerate(parts):
-        array[_place(spec, mesh, sizes, device)] = part
+    for place, part in zip(_places(spec, mesh, sizes), parts, strict=True):
+        array[place] = part
     return array
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from harness.fuzz.draft import SIZES, Draft, DraftValue, spec_text
+from harness.fuzz.draft import SIZES, Draft, DraftValue, numpy_type, spec_text
 from harness.fuzz.per_device import per_device
 
 Operator = Callable[[Draft], bool]  # returns whether it has added a statement
@@ -95,12 +95,8 @@ def convert(draft: Draft) -> bool:
     if dtype.startswith(("int", "uint")) and np.abs(x.array.astype(np.float64)).max() > 100:
         return False  # what a conversion out of range gives is not defined
 
-    def converted(x: np.ndarray) -> np.ndarray:
-        import ml_dtypes
-
-        return x.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
-
-    return draft.add(f"{{0}}.astype(jnp.{dtype})", converted, x, feature="convert")
+    text = f"{{0}}.astype(jnp.{dtype})"
+    return draft.add(text, lambda x: x.astype(numpy_type(dtype)), x, feature="convert")
 
 
 def reshape(draft: Draft) -> bool:

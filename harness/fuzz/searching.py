@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -53,12 +52,10 @@ class Explained:
     Attributes:
         signatures: of the failures that were made small.
         features: what their programs have in common.
-        count: how many other programs fail so and have these features.
     """
 
     signatures: set[str]
     features: frozenset[str]
-    count: int = 0
 
     def explains(self, failure: RandomFailure) -> bool:
         """Return whether a failure probably has this cause, in a larger program.
@@ -77,13 +74,11 @@ class Drawn:
 
     Attributes:
         programs: how many programs ran.
-        kinds: how often each kind of ending occurred.
         causes: those of the failures, by what ``tell`` returned.
         flaky: how many programs failed once and then did not.
     """
 
     programs: int = 0
-    kinds: Counter[str] = field(default_factory=Counter)
     causes: dict[Hashable, Explained] = field(default_factory=dict)
     flaky: int = 0
 
@@ -164,10 +159,8 @@ class RandomSearch:
         failure = RandomFailure(program, self._endings(program))
         if not any(ending.is_failure for ending in failure.endings):
             return
-        for cause in self.drawn.causes.values():
-            if cause.explains(failure):
-                cause.count += 1
-                return
+        if any(cause.explains(failure) for cause in self.drawn.causes.values()):
+            return
         known = self._smallest.get(failure.signature, failure)
         self._smallest[failure.signature] = min(known, failure, key=lambda f: len(f.program.text))
         raise _error_of(failure.signature)
@@ -181,7 +174,6 @@ class RandomSearch:
         base, *others = [subject.run(program) for subject in self.subjects]
         endings = [base, *(compared(base, other) for other in others)]
         self.drawn.programs += 1
-        self.drawn.kinds.update(ending.kind for ending in endings)
         if not any(ending.is_failure for ending in endings):
             self._right.add(program.text)
         return endings

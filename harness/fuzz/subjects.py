@@ -71,21 +71,22 @@ class Subject:
     def __str__(self) -> str:
         return self.stack or f"jax {self.facts.get('jax', '')}".strip()
 
-    def command(self, module: str, *arguments: str, lane: str = "") -> list[str]:
-        """Return what starts a module of this package on the lane, or on another one."""
+    @property
+    def command(self) -> list[str]:
+        """Return what starts the process on the lane."""
         stack = ["--stack", self.stack] if self.stack else []
-        size = ["--topology", self.topology] if self.topology and not lane else []
+        size = ["--topology", self.topology] if self.topology else []
         python = "python" if self.stack else sys.executable
         return [
-            *(sys.executable, "-m", "harness", "run", "--lane", lane or self.lane, *size, *stack),
-            *("--", python, "-m", module, *arguments),
+            *(sys.executable, "-m", "harness", "run", "--lane", self.lane, *size, *stack),
+            *("--", python, "-m", "harness.fuzz.executor"),
         ]
 
     def start(self) -> None:
         """Start the process and learn about its devices. Raises BadInputError."""
         self._log = tempfile.TemporaryFile("w+", prefix="fuzz-")  # noqa: SIM115 - until it ends
         self._process = subprocess.Popen(
-            self.command("harness.fuzz.executor"),
+            self.command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
