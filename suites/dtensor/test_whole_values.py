@@ -5,12 +5,15 @@ Upstream's tests judge ``redistribute`` by DTensor itself; here plain PyTorch de
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -18,7 +21,9 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn import functional as F  # noqa: N812 - as everyone does
 
+from harness.job.ranks import run_ranks
 from harness.model.topology import Target
+from harness.oracles.torch_dtensor import DTensor
 from harness.session.fixtures import StartRuntime
 from suites.dtensor.layouts import S0, S1, P, R, placements_id, quiet_upstream, shape_id
 from suites.dtensor.models import TENSOR_PARALLEL, seeded_batch, seeded_model
@@ -87,6 +92,56 @@ def test_from_local(
         return {placements_id([placement]): on.join(x, placement) for placement in (R, S0, S1, P)}
 
     ask(program, xla_target, start_runtime, LINE)
+
+
+@pytest.mark.frameworks("torch_tpu")
+@pytest.mark.topologies("4")
+@pytest.mark.parametrize("checks", [False, True], ids=["default", "debug-checks"])
+def test_from_local_of_unlike_replicas(
+    xla_target: Target, monkeypatch: pytest.MonkeyPatch, checks: bool
+) -> None:
+    """Replicas that differ stay so, unless they are checked: then all have the first rank's."""
+    if checks:
+        monkeypatch.setenv("TORCH_TPU_ENABLE_DEBUG_CHECKS", "1")
+    world = xla_target.topology.total
+
+    def rank(number: int) -> dict[str, list[float]]:
+        dist.init_process_group("tpu")
+        mesh = DeviceMesh("tpu", torch.arange(world))
+        x = torch.full((2,), float(number), device="tpu")
+        shape = {"shape": x.shape, "stride": x.stride()}
+
+        def warned(**options: object) -> tuple[torch.Tensor, bool]:
+            with warnings.catch_warnings(record=True) as messages:
+                warnings.simplefilter("always")
+                joined = DTensor.from_local(x.clone(), mesh, [R], **options)
+            uneven = [message for message in messages if "Unevenly" in str(message.message)]
+            assert all(message.filename == __file__ for message in uneven)
+            return joined.to_local().cpu(), bool(uneven)
+
+        values = {
+            "given-shape": warned(**shape),
+            "no-shape": warned(),
+            "checked": warned(run_check=True, **shape),
+            "not-checked": warned(run_check=False, **shape),
+        }
+        compiled = torch.compile(
+            lambda x: DTensor.from_local(x, mesh, [R], **shape).to_local() + 1, backend="tpu"
+        )
+        values["compiled"] = (compiled(x).cpu() - 1, False)
+        torch.accelerator.synchronize()
+        dist.barrier()
+        return {name: [*value.tolist(), float(warns)] for name, (value, warns) in values.items()}
+
+    for number, values in enumerate(run_ranks(rank, xla_target.topology)):
+        default = 0.0 if checks else float(number)
+        assert values == {
+            "given-shape": [default, default, 0.0],
+            "no-shape": [default, default, 1.0],
+            "checked": [0.0, 0.0, 0.0],
+            "not-checked": [float(number)] * 2 + [0.0],
+            "compiled": [float(number)] * 2 + [0.0],
+        }
 
 
 @pytest.mark.parametrize("shape", [(8, 4), (7, 5)], ids=["even", "uneven"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -63,6 +63,9 @@ def needs_jax() -> None:
 class Splash:
     """TorchTPU's splash attention, which builds an operator for each set of options."""
 
+    def __init__(self, ways: Mapping[str, Any]) -> None:
+        self._ways = ways
+
     def flash(self, problem: Problem, leaves: Mapping[str, torch.Tensor]) -> torch.Tensor:
         from torch_tpu._internal.ops.splash_attention import splash_sdpa
 
@@ -72,6 +75,7 @@ class Splash:
             is_causal=problem.causal,
             local_window_size=problem.window,
             enable_gqa=problem.kv_heads is not None,
+            **self._ways,
         )
         return result
 
@@ -86,7 +90,7 @@ def test_one_function_in_turn(
     problems: Mapping[str, Problem],
 ) -> None:
     """Sizes, dtypes, static arguments and arguments that may be None; with gradients."""
-    kernels: Any = kernels_of(xla_target) if problems is IN_TURN else Splash()
+    kernels: Any = kernels_of(xla_target) if problems is IN_TURN else Splash({})
 
     def ask(device: str) -> dict[str, dict[str, torch.Tensor]]:
         return {name: step(kernels, problem, device) for name, problem in problems.items()}
@@ -241,6 +245,46 @@ def test_compiled(xla_target: Target, tpu_events: EventLog, start_runtime: Start
     for result in in_each_process(ask, xla_target, start_runtime):
         assert_close(result, expected(problem)[0] + 1, problem.dtype, "output")
     tpu_events.expect_discoveries(1)
+
+
+# Options that change how it is computed, and not what.
+WAYS: dict[str, dict[str, Any]] = {
+    "small-blocks": {
+        "block_q": 128,
+        "block_kv": 128,
+        "block_kv_compute": 128,
+        "block_dkv": 128,
+        "block_kv_dkv_compute": 128,
+    },
+    "two-kernels-back": {"use_fused_bwd_kernel": False, "block_q_dq": 128, "block_kv_dq": 128},
+    "one-after-another-back": {"use_vmap_bwd": False},
+    "sequence-last": {"q_layout": "SEQ_MINOR", "k_layout": "SEQ_MINOR", "v_layout": "SEQ_MINOR"},
+}
+
+
+@pytest.mark.long
+@pytest.mark.deadline(120)
+def test_ways_of_splash(
+    xla_target: Target, start_runtime: StartRuntime, subtests: pytest.Subtests
+) -> None:
+    """Blocks, layouts and ways of the backward pass do not change the numbers."""
+    problem, kernels = Problem(batch=2, queries=256, keys=256, causal=True), cast("Any", Splash)
+
+    def ask(device: str) -> dict[str, dict[str, torch.Tensor]]:
+        from torch_tpu._internal.ops.splash_attention import splash_sdpa
+
+        q, kv = torch.ones(1, 4, 128, 64, device=device), torch.ones(1, 2, 128, 64, device=device)
+        for tensors, grouped in (((q, kv, kv), False), ((q, q, q), True)):
+            with pytest.raises(ValueError, match=rf"enable_gqa \({grouped}\) does not match"):
+                splash_sdpa(*tensors, enable_gqa=grouped)
+        with pytest.raises(ValueError, match="Unknown layout: HEADS"):
+            splash_sdpa(q, q, q, k_layout="HEADS")
+        return {name: step(kernels(way), problem, device) for name, way in WAYS.items()}
+
+    processes = in_each_process(ask, xla_target, start_runtime, deadline=110)
+    for name in WAYS:
+        with subtests.test(name):
+            check_step([values[name] for values in processes], problem)
 
 
 @pytest.mark.topologies("4")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import PartitionSpec
@@ -271,6 +274,25 @@ def test_sizes_that_are_symbols(
             assert names[bounds] == f"{rows},n"
             assert set(names) == set(modules) <= {bounds, width}
             assert "stablehlo.divide" in modules[bounds]
+
+
+def test_lowered_for_a_platform() -> None:
+    """A function is lowered for a TPU, or for the platforms that are named, with its options."""
+    if "platforms" not in inspect.signature(pl.lower_as_mlir).parameters:
+        pytest.skip("this release of JAX lowers for a TPU alone")
+
+    def fn(x: Any, times: int, *, negative: bool) -> Any:
+        y = lax.platform_dependent(x, cpu=jnp.sin, tpu=jnp.cos) * times
+        return -y if negative else y
+
+    def operations(**options: Any) -> set[str]:
+        static = {"times", "negative"}
+        module = pl.lower_as_mlir(fn, X, 3, negative=True, static_argnames=static, **options)
+        return set(re.findall(r"stablehlo\.(sine|cosine|negate)", str(module)))
+
+    assert operations() == {"cosine", "negate"}
+    assert operations(platforms=["cpu"]) == {"sine", "negate"}
+    assert operations(platforms=["tpu", "cpu"]) == {"sine", "cosine", "negate"}
 
 
 def test_where_results_are() -> None:

@@ -31,6 +31,7 @@ pytestmark = [
     pytest.mark.upstream("pytorch/xla#8812"),
 ]
 Shape = tuple[int, ...]
+Options = dict[str, bool]
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,69 @@ def test_split_of_one_slice(xla_target: Target) -> None:
         assert "do not expose a 'slice_index' attribute" in messages["split"]
 
 
+# What is asked of one slice: the mesh's shape, options, and over how many axes of the grid each of
+# its axes must run; or that it is a ring of neighbours, or the error.
+RING = "ring"
+PLACED: dict[str, dict[str, tuple[tuple[object, ...], Options, Shape | str]]] = {
+    "v6e:2x2": {
+        "ring": ((4,), {}, RING),
+        "ring-of-rows": ((1, 4), {}, RING),
+        "product": ((3,), {}, "Number of devices 4 must equal the product of mesh_shape"),
+        "no-number": (("x",), {}, "should be a sequence of ints"),
+    },
+    "v6e:4x4": {
+        "ring": ((16,), {}, RING),
+        "ring-behind-trivial": ((1, 16), {}, RING),
+        "axes": ((4, 4), {}, (1, 1)),
+        "split": ((2, 2, 4), {"allow_split_physical_axes": True}, (1, 1, 1)),
+        "not-split": ((2, 2, 4), {}, "size 2 with remaining assignable mesh"),
+        "contiguous": ((4, 4), {"contiguous_submeshes": True}, "cannot create contiguous"),
+    },
+    "v5p:2x2x2": {"ring": ((8,), {}, RING), "last-ring": ((1, 8, 1), {}, RING)},
+    "v4:2x2x4": {
+        "axes": ((4, 4), {}, (1, 2)),
+        "plane-first": ((2, 8), {}, (1, 2)),
+        "all": ((16,), {}, (3,)),
+        "split": ((2, 2, 2, 2), {"allow_split_physical_axes": True}, (1, 1, 1, 1)),
+        "split-into-unlike": ((8, 2), {"allow_split_physical_axes": True}, (2, 1)),
+        "not-split": ((2, 2, 2, 2), {}, "size 2 with remaining assignable mesh"),
+        "contiguous": ((4, 4), {"contiguous_submeshes": True}, (1, 2)),
+        "contiguous-behind-trivial": ((4, 1, 4), {"contiguous_submeshes": True}, (1, 0, 2)),
+        "contiguous-of-two": ((2, 8), {"contiguous_submeshes": True}, "Available mesh_shapes"),
+    },
+}
+
+
+@pytest.mark.topologies(*(f"{grid}@chip" for grid in PLACED))
+def test_places(xla_target: Target, subtests: pytest.Subtests) -> None:
+    """All ranks are in the mesh once, and those beside each other on an axis are on the grid."""
+    topology, backend = xla_target.topology, BACKENDS[xla_target.framework]
+    requests = PLACED[topology.slice]
+
+    def ask(_: int) -> dict[str, tuple[np.ndarray, str]]:
+        backend.join()
+        answers = {name: _placed(shape, options) for name, (shape, options, _) in requests.items()}
+        backend.settle()
+        return answers
+
+    of_ranks = run_ranks(ask, topology)
+    for name, (shape, _, expected) in requests.items():
+        with subtests.test(name):
+            mesh, error = of_ranks[0][name]
+            assert all(np.array_equal(answers[name][0], mesh) for answers in of_ranks)
+            if isinstance(expected, str) and expected != RING:
+                assert expected in error
+                continue
+            assert (error, mesh.shape) == ("", shape)
+            assert sorted(mesh.flat) == list(range(topology.total))
+            places = np.stack(np.unravel_index(mesh, topology.bounds[::-1])[::-1], -1)
+            if expected == RING:
+                line = places.reshape(-1, 3)
+                assert set(np.abs(line - np.roll(line, 1, 0)).sum(1)) == {1}
+            else:
+                assert _axes_of_grid(places) == expected
+
+
 def _guard() -> bytes | None:
     """SKIP_MEGASCALE_PJRT_CLIENT as C code reads it: torch_tpu sets it there, unseen by Python."""
     getenv = ctypes.CDLL(None).getenv
@@ -123,9 +187,7 @@ def _guard() -> bytes | None:
 
 
 def _mesh(shape: Shape, split: Shape | None) -> torch.Tensor:
-    from torch_tpu._internal.distributed.device_mesh import topology_aware_mesh
-
-    mesh: torch.Tensor = topology_aware_mesh("tpu", shape, dcn_mesh_shape=split)
+    mesh: torch.Tensor = torch.tpu.distributed.topology_aware_mesh(shape, dcn_mesh_shape=split)
     return mesh
 
 
@@ -169,6 +231,8 @@ def _refusals(
 
     def ask(_: int) -> dict[str, str]:
         backend = BACKENDS[target.framework]
+        with pytest.raises(RuntimeError, match="process group must be initialized"):
+            _mesh((2, 2), None)
         backend.join()
         messages = {}
         for name, (shape, split) in shapes.items():
@@ -181,3 +245,23 @@ def _refusals(
         return messages
 
     return ask
+
+
+def _placed(shape: tuple[object, ...], options: Options) -> tuple[np.ndarray, str]:
+    """Return the mesh, or no mesh and the error's text."""
+    try:
+        return torch.tpu.distributed.topology_aware_mesh(shape, **options).numpy(), ""
+    except (ValueError, NotImplementedError) as error:
+        return np.empty(0), str(error)
+
+
+def _axes_of_grid(places: np.ndarray) -> Shape:
+    """Return for each axis of a mesh over how many axes of the grid its chips form a box."""
+    counts = []
+    for axis in range(places.ndim - 1):
+        lines = np.moveaxis(places, axis, -2).reshape(-1, places.shape[axis], 3)
+        extents = [[len(set(line[:, at])) for at in range(3)] for line in lines]
+        assert all(extent == extents[0] for extent in extents)
+        assert np.prod(extents[0]) == places.shape[axis]
+        counts.append(sum(extent > 1 for extent in extents[0]))
+    return tuple(counts)

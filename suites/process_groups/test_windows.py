@@ -17,6 +17,7 @@ pytestmark = [
     pytest.mark.frameworks("torch_tpu"),
     pytest.mark.topologies("4@chip"),
     pytest.mark.upstream("pytorch/xla#9315"),
+    pytest.mark.skipif(not hasattr(dist, "_new_window"), reason="this torch has no windows"),
 ]
 
 
@@ -90,3 +91,24 @@ def test_next_rank(xla_target: Target, subtests: pytest.Subtests) -> None:
     inputs = ranks_of(xla_target.topology.total, (8, 3))
     shifted = [np.zeros_like(inputs[0]), *inputs[:-1]]
     ask(subtests, xla_target, {"float32": Question(_put_to_next, inputs, shifted, None)})
+
+
+def test_settings(xla_target: Target, subtests: pytest.Subtests) -> None:
+    """How a copy to another rank is divided is set for the process, and changes no value."""
+
+    def program(x: torch.Tensor, rank: Rank) -> torch.Tensor:
+        settings = torch.tpu.distributed
+        settings.window_num_stripes, settings.window_stripe_chunk_mb = 3, 1
+        assert (settings.window_num_stripes, settings.window_stripe_chunk_mb) == (3, 1)
+        settings.window_stripe_chunk_mb = 2
+        assert (settings.window_num_stripes, settings.window_stripe_chunk_mb) == (3, 2)
+        for name in ("window_num_stripes", "window_stripe_chunk_mb"):
+            with pytest.raises(
+                (RuntimeError, ValueError), match=f"expected {name} to be > 0, got 0"
+            ):
+                setattr(settings, name, 0)
+        return _put_to_next(x, rank)
+
+    inputs = ranks_of(xla_target.topology.total, (8, 3))
+    shifted = [np.zeros_like(inputs[0]), *inputs[:-1]]
+    ask(subtests, xla_target, {"float32": Question(program, inputs, shifted, None)})
