@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.commands import project
 from harness.commands.output import answer, say
 from harness.commands.parsers import add_json, budget_seconds, names, output_folder, whole_number
 from harness.errors import BadInputError, nearest
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 _OUT = Path("reports/fuzz")
 _INSTALL = "pip install 'xla-harness[fuzz]'"
 _LANE, _DEVICES = "cpu", "8"  # as many as the largest mesh has
+_FRAMEWORKS = ("jax", "torch_xla")  # those with a writer and a runner
 _REDUCING = "60s"  # for one failure
 _WORD = re.compile(r"[^a-z]+")
 
@@ -56,6 +58,11 @@ def add(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME",
         help="in these stacks' environments; the first is the base of the others",
+    )
+    parser.add_argument(
+        "--framework",
+        choices=_FRAMEWORKS,
+        help="whose programs (default: the stacks'; without stacks, jax)",
     )
     parser.add_argument(
         "--without",
@@ -117,6 +124,7 @@ def _run(options: argparse.Namespace) -> int:
     size = options.topology or (_DEVICES if lane.name == _LANE else "")
     if size:
         lane_can(lane, Topology.parse(size))
+    options.framework = _framework(options)
     options.out.mkdir(parents=True, exist_ok=True)
     if options.write:
         return _write_tests(options)
@@ -125,6 +133,20 @@ def _run(options: argparse.Namespace) -> int:
     say(f"drawing programs for {options.budget}: lane {lane.name}, {stacks}, seed {options.seed}")
     searched = _searched(options, size, start + budget)
     return _summary(options, searched, time.monotonic() - start)
+
+
+def _framework(options: argparse.Namespace) -> str:
+    """Return the framework that is named, or that of the stacks. Raises BadInputError."""
+    if options.framework or not options.stacks:
+        return options.framework or "jax"
+    catalogue = project.catalogue(project.folder_of_stacks())
+    frameworks = {catalogue.find(name).framework for name in options.stacks}
+    if len(frameworks) > 1 or not frameworks <= {*_FRAMEWORKS}:
+        raise BadInputError(
+            f"--stacks {' '.join(options.stacks)}: expected those of one framework, "
+            f"{' or '.join(_FRAMEWORKS)}"
+        )
+    return frameworks.pop()
 
 
 def _check_operators(without: Sequence[str]) -> None:
@@ -158,7 +180,10 @@ def _search(
 
     stacks = options.stacks or [""]
     is_measured = len(stacks) > 1
-    subjects = [Subject(name, options.lane, size, is_measured=is_measured) for name in stacks]
+    subjects = [
+        Subject(name, options.lane, size, options.framework, is_measured=is_measured)
+        for name in stacks
+    ]
     reports: list[_Report] = []
 
     def tell(failure: RandomFailure) -> Hashable:
@@ -263,28 +288,13 @@ def _data(report: _Report) -> Mapping[str, Any]:
 
 def _write_tests(options: argparse.Namespace) -> int:
     """Write programs as tests, for ``sensitivity`` or another runner."""
-    import hypothesis
-    from hypothesis import HealthCheck, Phase
+    from harness.fuzz.random_program import draw_programs, random_programs
 
-    from harness.fuzz.random_program import RandomProgram, random_programs
-
-    texts: dict[str, None] = {}
-
-    @hypothesis.seed(options.seed)
-    @hypothesis.settings(
-        max_examples=options.write * 8,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
+    strategy = random_programs(
+        int(_DEVICES), has_gspmd=False, framework=options.framework, without=options.without
     )
-    @hypothesis.given(random_programs(int(_DEVICES), has_gspmd=False, without=options.without))
-    def draw(program: RandomProgram) -> None:
-        if program.features:
-            texts[program.text] = None
-
-    draw()
-    chosen = list(texts)[-options.write :]
+    programs = draw_programs(strategy, options.seed, options.write * 8)
+    chosen = [program.text for program in programs[-options.write :]]
     write({options.out / f"test_random_{n}.py": text for n, text in enumerate(chosen)})
     answer(options, {"programs": len(chosen)}, f"{len(chosen)} programs in {options.out}")
     return 0

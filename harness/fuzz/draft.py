@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from hypothesis import strategies
@@ -67,6 +67,25 @@ class DraftValue:
         return str(self.array.dtype)
 
 
+class Writer(Protocol):
+    """What writes a program over a mesh in the words of a framework."""
+
+    framework: str
+
+    def lines(
+        self, name: str, text: str, operands: Sequence[DraftValue], shape: Sequence[int], /
+    ) -> list[str]:
+        """Return the lines that give a name to what an expression of JAX computes; [] if none can.
+
+        ``text`` has ``{0}``, ``{1}`` for the operands; ``shape`` is the value's.
+        """
+        ...
+
+    def text(self, program: FinishedDraft) -> str:
+        """Return the test."""
+        ...
+
+
 @dataclass
 class Draft:
     """What is drawn of a program so far.
@@ -74,6 +93,7 @@ class Draft:
     Attributes:
         draw: Hypothesis' function.
         mesh: which the program's shardings are about.
+        writer: the framework's.
         is_explicit: whether the mesh's axes are part of the arrays' types.
         arguments: the values that the program takes, each with its text and how it is divided.
         values: all values, the newest last.
@@ -83,6 +103,7 @@ class Draft:
 
     draw: DrawFn
     mesh: MeshShape
+    writer: Writer
     is_explicit: bool = False
     arguments: list[tuple[DraftValue, str, Spec]] = field(default_factory=list)
     values: list[DraftValue] = field(default_factory=list)
@@ -119,11 +140,11 @@ class Draft:
         count = int(np.prod(shape, dtype=int))
         array = (np.arange(count) * step % most + low).reshape(shape).astype(numpy_type(dtype))
         text = f"(np.arange({count}) * {step} % {most} + {low}).reshape({tuple(shape)})"
-        return self._argument(array, f"{text}.astype({type_text(dtype)})", spec)
+        return self._argument(array, text, spec)
 
     def index(self, indices: np.ndarray, spec: Spec = ()) -> DraftValue:
         """Add an argument of indices, which every device has if no axes divide them."""
-        text = f"np.array({indices.tolist()}, np.int32)"
+        text = f"np.array({indices.tolist()})"
         return self._argument(indices.astype(np.int32), text, spec or ((),) * indices.ndim)
 
     def _argument(self, array: np.ndarray, text: str, spec: Spec) -> DraftValue:
@@ -148,19 +169,20 @@ class Draft:
         if array.size > _MOST or not array.size or not is_exact(array):
             return False
         is_smooth = smooth and all(operand.is_smooth for operand in operands)
-        value = DraftValue(f"v{len(self.lines)}", array, compute, operands, is_smooth)
-        names = [operand.name for operand in operands]
-        self.lines.append(f"{value.name} = {text.format(*names)}")
+        value = DraftValue(f"v{len(self.values)}", array, compute, operands, is_smooth)
+        if not (lines := self.writer.lines(value.name, text, operands, array.shape)):
+            return False
+        self.lines += lines
         self.values.append(value)
         self.features.add(feature)
         return True
 
-    def spec(self, shape: Sequence[int], *, even: bool, most: int = 2) -> Spec:
+    def spec(self, shape: Sequence[int], *, even: bool) -> Spec:
         """Return drawn axes for the dimensions of a shape; ``even`` wants equal parts."""
         left, dimensions = list(self.mesh.axes), []
         for size in shape:
             axes: tuple[str, ...] = ()
-            for _ in range(most):
+            for _ in range(2):
                 able = [a for a in left if not even or size % self.mesh.number((*axes, a)) == 0]
                 if not able or not self.coin():
                     break
@@ -168,6 +190,45 @@ class Draft:
                 left.remove(axes[-1])
             dimensions.append(axes)
         return tuple(dimensions)
+
+
+@dataclass(frozen=True)
+class FinishedDraft:
+    """A program that is drawn: what it returns, and what that should be.
+
+    Attributes:
+        draft: its mesh, arguments and statements.
+        results: the values that it returns.
+        gradients_of: the arguments for which it returns the gradients of the results instead.
+        expected: the arrays that it should return.
+        specs: how these are divided; None if that is for the compiler to choose.
+        is_donated: whether it may have its first argument's memory.
+        is_gspmd: whether GSPMD divides it, and not Shardy.
+    """
+
+    draft: Draft
+    results: Sequence[DraftValue]
+    gradients_of: Sequence[DraftValue]
+    expected: Sequence[np.ndarray]
+    specs: Sequence[Spec] | None
+    is_donated: bool
+    is_gspmd: bool
+
+    @property
+    def rounding(self) -> float:
+        """Return the difference that is none."""
+        types = {value.dtype for value in self.draft.values}
+        return 0.03 if types & {"bfloat16", "float16"} else 1e-3
+
+    @property
+    def expected_text(self) -> str:
+        """Return the text of the expected arrays."""
+        return rows(f"np.array({array.tolist()}, float)" for array in self.expected)
+
+
+def rows(texts: Iterable[str]) -> str:
+    """Return the text of a list's items, each on a line."""
+    return "\n    " + ",\n    ".join(texts) + ",\n"
 
 
 def is_exact(array: np.ndarray) -> bool:

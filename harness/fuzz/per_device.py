@@ -101,7 +101,7 @@ def whole(parts: Parts, spec: Spec, mesh: MeshShape) -> np.ndarray:
     return array
 
 
-def _groups(axes: Sequence[str], mesh: MeshShape) -> list[list[int]]:
+def groups_of(axes: Sequence[str], mesh: MeshShape) -> list[list[int]]:
     """Return the groups of devices that differ along these axes alone, in the axes' order."""
     places = mesh.places()
     others = [places[axis] for axis in mesh.axes if axis not in axes]
@@ -139,7 +139,7 @@ def _reduced(draft: Draft, held: _Held) -> _Statement | None:
     """Reduce over axes: the parts are then the same along them."""
     axes = _some_axes(draft)
     name, reducer = draft.of((("psum", "sum"), ("pmax", "max"), ("pmin", "min")))
-    groups = _groups(axes, draft.mesh)
+    groups = groups_of(axes, draft.mesh)
     return (
         f"lax.{name}({_PART}, {_axes_text(axes)})",
         lambda parts: collectives.all_reduce(parts, reducer, groups),
@@ -150,7 +150,7 @@ def _reduced(draft: Draft, held: _Held) -> _Statement | None:
 def _gathered(draft: Draft, held: _Held) -> _Statement | None:
     """Gather a dimension along axes."""
     axes, axis = _some_axes(draft), draft.within(0, len(held.shape) - 1)
-    groups = _groups(axes, draft.mesh)
+    groups = groups_of(axes, draft.mesh)
     shape = _with(held.shape, {axis: held.shape[axis] * draft.mesh.number(axes)})
     return (
         f"lax.all_gather({_PART}, {_axes_text(axes)}, axis={axis}, tiled=True)",
@@ -165,7 +165,7 @@ def _scattered(draft: Draft, held: _Held) -> _Statement | None:
     number = draft.mesh.number(axes)
     if held.shape[axis] % number:
         return None
-    groups = _groups(axes, draft.mesh)
+    groups = groups_of(axes, draft.mesh)
     spec = list(_without(held.spec, axes))
     spec[axis] = (*spec[axis], *axes)
     return (
@@ -178,7 +178,7 @@ def _scattered(draft: Draft, held: _Held) -> _Statement | None:
 def _exchanged(draft: Draft, held: _Held) -> _Statement | None:
     """Divide another dimension along axes than before."""
     axes = _some_axes(draft)
-    number, groups = draft.mesh.number(axes), _groups(axes, draft.mesh)
+    number, groups = draft.mesh.number(axes), groups_of(axes, draft.mesh)
     able = [n for n, own in enumerate(held.spec) if own == axes]
     free = [n for n, own in enumerate(held.spec) if not own and held.shape[n] % number == 0]
     if not able or not free:
@@ -198,7 +198,7 @@ def _moved(draft: Draft, held: _Held) -> _Statement | None:
     """Send parts to other devices; those that get none have zeros."""
     axis = draft.of([*draft.mesh.axes])
     size = draft.mesh.axes[axis]
-    shift, groups = draft.within(1, max(size - 1, 1)), _groups((axis,), draft.mesh)
+    shift, groups = draft.within(1, max(size - 1, 1)), groups_of((axis,), draft.mesh)
     pairs = [(n, (n + shift) % size) for n in range(size)][: size - draft.within(0, 1)]
     every = [(group[a], group[b]) for group in groups for a, b in pairs]
     return (

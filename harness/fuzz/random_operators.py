@@ -33,7 +33,7 @@ def _alike(value: DraftValue) -> Callable[[DraftValue], bool]:
     return lambda other: (other.shape, other.dtype) == (value.shape, value.dtype)
 
 
-_UNARY: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+UNARY: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "-{0}": np.negative,
     "{0} * {0}": lambda x: x * x,
     "{0} + {0}": lambda x: x + x,
@@ -49,11 +49,11 @@ def elementwise(draft: Draft) -> bool:
     """Compute something of each element alone."""
     if not (x := draft.value(_is_number)):
         return False
-    text = draft.of([*_UNARY])
-    return draft.add(text, _UNARY[text], x, feature="elementwise", smooth=text in _SMOOTH_UNARY)
+    text = draft.of([*UNARY])
+    return draft.add(text, UNARY[text], x, feature="elementwise", smooth=text in _SMOOTH_UNARY)
 
 
-_BINARY: Mapping[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+BINARY: Mapping[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "{0} + {1}": np.add,
     "{0} - {1}": np.subtract,
     "{0} * {1}": np.multiply,
@@ -67,10 +67,8 @@ def binary(draft: Draft) -> bool:
     """Combine two values of one shape."""
     if not (x := draft.value(_is_number)):
         return False
-    y, text = draft.value(_alike(x)), draft.of([*_BINARY])
-    return draft.add(
-        text, _BINARY[text], x, y or x, feature="binary", smooth=text in _SMOOTH_BINARY
-    )
+    y, text = draft.value(_alike(x)), draft.of([*BINARY])
+    return draft.add(text, BINARY[text], x, y or x, feature="binary", smooth=text in _SMOOTH_BINARY)
 
 
 def compare(draft: Draft) -> bool:
@@ -363,7 +361,7 @@ def scatter(draft: Draft) -> bool:
     )
 
 
-_REDUCTIONS: Mapping[str, Callable[[np.ndarray, int], np.ndarray]] = {
+REDUCTIONS: Mapping[str, Callable[[np.ndarray, int], np.ndarray]] = {
     "jnp.sum({{0}}, {0}, dtype={{0}}.dtype)": lambda x, axis: x.sum(axis, dtype=x.dtype),
     "jnp.max({{0}}, {0})": lambda x, axis: x.max(axis),
     "jnp.min({{0}}, {0})": lambda x, axis: x.min(axis),
@@ -376,17 +374,17 @@ def reduce(draft: Draft) -> bool:
     """Reduce one dimension."""
     if not (x := draft.value(_is_array)):
         return False
-    axis, text = draft.axis(x), draft.of([*_REDUCTIONS])
+    axis, text = draft.axis(x), draft.of([*REDUCTIONS])
     return draft.add(
         text.format(axis),
-        lambda x: _REDUCTIONS[text](x, axis),
+        lambda x: REDUCTIONS[text](x, axis),
         x,
         feature="arg_reduce" if "arg" in text else "reduce",
         smooth="sum" in text,
     )
 
 
-_CUMULATIVE: Mapping[str, Callable[[np.ndarray, int], np.ndarray]] = {
+CUMULATIVE: Mapping[str, Callable[[np.ndarray, int], np.ndarray]] = {
     "cumsum": lambda x, axis: np.cumsum(x, axis, dtype=x.dtype),
     "cummax": np.maximum.accumulate,
     "cummin": np.minimum.accumulate,
@@ -397,11 +395,11 @@ def cumulative(draft: Draft) -> bool:
     """Reduce what is before each element."""
     if not (x := draft.value(_is_array)):
         return False
-    axis, name, is_reverse = draft.axis(x), draft.of([*_CUMULATIVE]), draft.coin()
+    axis, name, is_reverse = draft.axis(x), draft.of([*CUMULATIVE]), draft.coin()
 
     def computed(x: np.ndarray) -> np.ndarray:
         x = np.flip(x, axis) if is_reverse else x
-        x = _CUMULATIVE[name](x, axis)
+        x = CUMULATIVE[name](x, axis)
         return np.flip(x, axis) if is_reverse else x
 
     return draft.add(

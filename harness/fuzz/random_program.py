@@ -1,4 +1,4 @@
-"""Random programs: sharded functions of JAX, and the results that NumPy computes for them."""
+"""Random programs: sharded functions, and the results that NumPy computes for them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import hypothesis
 import numpy as np
-from hypothesis import strategies
-from hypothesis.strategies import DrawFn
+from hypothesis import HealthCheck, Phase, strategies
+from hypothesis.strategies import DrawFn, SearchStrategy
 
 from harness.fuzz.draft import (
     FLOATS,
@@ -16,12 +17,15 @@ from harness.fuzz.draft import (
     SIZES,
     Draft,
     DraftValue,
+    FinishedDraft,
     MeshShape,
     Spec,
+    Writer,
     is_exact,
-    spec_text,
 )
+from harness.fuzz.jax_text import JaxText
 from harness.fuzz.random_operators import OPERATORS
+from harness.fuzz.torch_text import TorchXlaText
 
 _MESHES: Sequence[Mapping[str, int]] = (
     {"x": 2},
@@ -36,36 +40,8 @@ _MESHES: Sequence[Mapping[str, int]] = (
 )
 ALWAYS = ("constraint",)  # operators that each program may have
 _STATEMENTS = 10  # at most
+WRITERS: Mapping[str, Callable[[MeshShape], Writer]] = {"jax": JaxText, "torch_xla": TorchXlaText}
 _STEP = 2.0**-6  # of a difference quotient; exact for what has no third derivative
-_TEXT = """\
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jax import lax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-
-GIVEN = [{given}]
-EXPECTED = [{expected}]
-
-
-def program():
-    devices = np.array([jax.devices()[n] for n in {devices}]).reshape({shape})
-    mesh = Mesh(devices, {names}{types})
-
-    def computed({arguments}):
-{body}
-
-    divided = [{divided}]
-    return jax.jit(computed, in_shardings=[NamedSharding(mesh, spec) for spec in divided]{options})
-
-
-def test_program():
-{before}    for result, expected in zip(program()(*GIVEN), EXPECTED, strict=True):
-        result = np.asarray(result, float)
-        np.testing.assert_allclose(result, expected, rtol={rounding}, atol={rounding})
-"""
-_EXPLICIT = ", axis_types=(jax.sharding.AxisType.Explicit,) * {}"
-GSPMD = 'jax.config.update("jax_use_shardy_partitioner", False)'
 
 
 @dataclass(frozen=True)
@@ -73,7 +49,7 @@ class RandomProgram:
     """A random program.
 
     Attributes:
-        text: a test that any pytest runs, whose ``program()`` returns the jitted function.
+        text: a test that any pytest runs.
         features: the operators in it, and what is unusual about them.
         is_gspmd: whether GSPMD divides it, and not Shardy.
         is_explicit: whether types have shardings, so that JAX may refuse a valid program.
@@ -87,11 +63,21 @@ class RandomProgram:
 
 @strategies.composite
 def random_programs(
-    draw: DrawFn, devices: int, *, has_gspmd: bool, without: Collection[str] = ()
+    draw: DrawFn,
+    devices: int,
+    *,
+    has_gspmd: bool,
+    framework: str = "jax",
+    without: Collection[str] = (),
 ) -> RandomProgram:
-    """Return a strategy for programs over at most so many devices, ``without`` some operators."""
-    draft = Draft(draw, _mesh(draw, devices))
-    draft.is_explicit = draft.of((False, False, False, True))
+    """Return a strategy for programs over at most so many devices, ``without`` some operators.
+
+    Those of torch_xla are over all devices, as its meshes are.
+    """
+    is_jax = framework == "jax"
+    mesh = _mesh(draw, 1 if is_jax else devices, devices)
+    draft = Draft(draw, mesh, WRITERS[framework](mesh))
+    draft.is_explicit = is_jax and draft.of((False, False, False, True))
     sizes = [axis * n for axis in {*draft.mesh.axes.values()} for n in (1, 2, 3)]
     dtype = draft.of((*FLOATS[:1], *INTEGERS[:1], *FLOATS[1:], *INTEGERS[1:]))
     for _ in range(draft.within(1, 3)):
@@ -109,6 +95,29 @@ def random_programs(
     return _finished(draft, is_gspmd=has_gspmd and not draft.is_explicit and draft.coin())
 
 
+def draw_programs(
+    strategy: SearchStrategy[RandomProgram], seed: int, examples: int
+) -> list[RandomProgram]:
+    """Draw so many examples; return the different programs that compute something."""
+    programs: dict[str, RandomProgram] = {}
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(
+        max_examples=examples,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @hypothesis.given(strategy)
+    def draw(program: RandomProgram) -> None:
+        if program.features:
+            programs[program.text] = program
+
+    draw()
+    return list(programs.values())
+
+
 @strategies.composite
 def _statement(draw: DrawFn, draft: Draft, enabled: Sequence[str]) -> bool:
     """Add a statement and return whether there may be more.
@@ -120,8 +129,9 @@ def _statement(draw: DrawFn, draft: Draft, enabled: Sequence[str]) -> bool:
     return any(OPERATORS[draft.of(enabled)](draft) for _ in range(3)) or True
 
 
-def _mesh(draw: DrawFn, devices: int) -> MeshShape:
-    able = [axes for axes in _MESHES if np.prod([*axes.values()]) <= devices] or [{"x": 1}]
+def _mesh(draw: DrawFn, fewest: int, most: int) -> MeshShape:
+    able = [axes for axes in _MESHES if fewest <= np.prod([*axes.values()]) <= most]
+    able = able or [{"x": fewest}]
     axes = draw(strategies.sampled_from(able))
     count = int(np.prod([*axes.values()]))
     orders = [
@@ -135,61 +145,34 @@ def _mesh(draw: DrawFn, devices: int) -> MeshShape:
 
 def _finished(draft: Draft, *, is_gspmd: bool) -> RandomProgram:
     """Return the program: its last values, or how their sum changes with the arguments."""
-    given = [value for value, _, _ in draft.arguments]
     results = draft.values[-1 - draft.within(0, 2) :]
-    lines = list(draft.lines)
-    floats = [value for value in given if value.dtype == "float32"]
+    floats = [value for value, _, _ in draft.arguments if value.dtype == "float32"]
     gradients = _gradients(results, floats) if draft.coin() else []
-    names = ", ".join(value.name for value in given)
     if gradients:
         draft.features.add("gradient")
-        arrays = gradients
-        sums = " + ".join(f"({v.name} * {_weights(v.shape)}).sum()" for v in results)
-        body = [f"def total({names}):", *(f"    {line}" for line in [*lines, f"return {sums}"])]
-        numbers = tuple(given.index(value) for value in floats)
-        body.append(f"return jax.grad(total, {numbers})({names})")
         specs: Sequence[Spec] = [spec for v, _, spec in draft.arguments if v in floats]
     else:
-        arrays = [value.array for value in results]
-        body = [*lines, f"return ({', '.join(value.name for value in results)},)"]
-        specs = [draft.spec(array.shape, even=True) for array in arrays]
-    options = ""
+        specs = [draft.spec(value.shape, even=True) for value in results]
     # JAX refuses a result in parts of different sizes, which it might infer from such a constraint.
-    if draft.coin() or "constraint.uneven" in draft.features:
-        outs = ", ".join(f"NamedSharding(mesh, {spec_text(spec)})" for spec in specs)
-        options += f", out_shardings=({outs},)"
-    if draft.coin():
-        draft.features.add("donation")
-        options += ", donate_argnums=(0,)"
-    if is_gspmd:
-        draft.features.add("gspmd")
+    has_specs = draft.coin() or "constraint.uneven" in draft.features
+    is_donated = draft.writer.framework == "jax" and draft.coin()
+    draft.features |= {"donation"} if is_donated else set()
+    draft.features |= {"gspmd"} if is_gspmd else set()
     if draft.is_explicit and draft.features:
         draft.features.add("explicit")
-    wide = 0.03 if any(v.dtype in ("bfloat16", "float16") for v in draft.values) else 1e-3
-    text = _TEXT.format(
-        given=_rows([text for _, text, _ in draft.arguments]),
-        expected=_rows([f"np.array({array.tolist()}, float)" for array in arrays]),
-        devices=list(draft.mesh.devices),
-        shape=tuple(draft.mesh.axes.values()),
-        names=tuple(draft.mesh.axes),
-        types=_EXPLICIT.format(len(draft.mesh.axes)) if draft.is_explicit else "",
-        arguments=names,
-        body="\n".join(f"        {line}" for line in body),
-        divided=", ".join(spec_text(spec) for _, _, spec in draft.arguments),
-        options=options,
-        before=f"    {GSPMD}\n" if is_gspmd else "",
-        rounding=wide,
+    if draft.features and draft.writer.framework != "jax":
+        draft.features.add(draft.writer.framework)
+    finished = FinishedDraft(
+        draft,
+        results,
+        floats if gradients else [],
+        gradients or [value.array for value in results],
+        specs if has_specs else None,
+        is_donated,
+        is_gspmd,
     )
+    text = draft.writer.text(finished)
     return RandomProgram(text, frozenset(draft.features), is_gspmd, draft.is_explicit)
-
-
-def _rows(texts: Sequence[str]) -> str:
-    return "\n    " + ",\n    ".join(texts) + ",\n"
-
-
-def _weights(shape: Sequence[int]) -> str:
-    count = int(np.prod(shape, dtype=int))
-    return f"(jnp.arange({count}) % 3 - 1.0).reshape({tuple(shape)})"
 
 
 def _gradients(results: Sequence[DraftValue], floats: Sequence[DraftValue]) -> list[np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -100,5 +101,6 @@ def _is(entry: Mapping[str, Any], failure: RandomFailure, cause: ReducedCause) -
         and entry.get("text", "") in f"{ending.detail}\n{cause.detail}"
         and entry.get("pass", cause.brought_by) == cause.brought_by
         and set(entry.get("operations", ())) <= set(cause.operations)
+        and re.search(entry.get("program", ""), cause.program) is not None
         and set(entry.get("features", ())) <= failure.program.features
     )

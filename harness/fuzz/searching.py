@@ -147,7 +147,14 @@ class RandomSearch:
             verbosity=Verbosity.quiet,
             print_blob=False,
         )
-        @hypothesis.given(random_programs(devices, has_gspmd=has_gspmd, without=self.without))
+        @hypothesis.given(
+            random_programs(
+                devices,
+                has_gspmd=has_gspmd,
+                framework=self.subjects[0].framework,
+                without=self.without,
+            )
+        )
         def check(program: RandomProgram) -> None:
             self._check(program)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from harness.errors import BadInputError
 from harness.fuzz.random_program import RandomProgram
 from harness.isolation import libc
 
+_WITHOUT_LINES = {"XLA_IR_DEBUG": "0", "XLA_HLO_DEBUG": "0"}  # of Python, which take time
 _SHOWN = 6  # lines of what an executor printed before it ended
 
 
@@ -57,19 +59,21 @@ class Subject:
         stack: the stack's name, "" for this environment.
         lane: the lane's name.
         topology: its devices, "" for the lane's own.
-        facts: ``devices``, ``gspmd`` and ``jax``, once it has started.
+        framework: whose programs it runs.
+        facts: ``devices``, ``gspmd`` and ``version``, once it has started.
     """
 
     stack: str
     lane: str
     topology: str
+    framework: str = "jax"
     facts: Mapping[str, Any] = field(default_factory=dict)
     is_measured: bool = False  # whether to count exchanged bytes
     _process: subprocess.Popen[str] | None = None
     _log: IO[str] | None = None
 
     def __str__(self) -> str:
-        return self.stack or f"jax {self.facts.get('jax', '')}".strip()
+        return self.stack or f"{self.framework} {self.facts.get('version', '')}".strip()
 
     @property
     def command(self) -> list[str]:
@@ -79,7 +83,7 @@ class Subject:
         python = "python" if self.stack else sys.executable
         return [
             *(sys.executable, "-m", "harness", "run", "--lane", self.lane, *size, *stack),
-            *("--", python, "-m", "harness.fuzz.executor"),
+            *("--", python, "-m", "harness.fuzz.executor", self.framework),
         ]
 
     def start(self) -> None:
@@ -93,6 +97,7 @@ class Subject:
             text=True,
             preexec_fn=libc.DieWithParent(),  # noqa: PLW1509 - two system calls
             start_new_session=True,  # Ctrl-C is for the search, which then ends it
+            env=os.environ | _WITHOUT_LINES,
         )
         self.facts = self._answer()
 

@@ -16,6 +16,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from suites.shared.global_arrays import mesh_of
+from suites.spmd_specs.jax_layouts import partitioned_by
 
 pytestmark = [pytest.mark.lanes("cpu"), pytest.mark.deadline(60)]
 
@@ -178,3 +179,55 @@ def test_rows_added_to_fewer_rows_than_devices() -> None:
 
     result = jax.jit(added, out_shardings=everywhere)(x, np.zeros(2, np.int32))
     np.testing.assert_array_equal(result, [8, 4])
+
+
+def _greatest_so_far(x: Any) -> Any:
+    """Return the greatest numbers so far, which are computed together with their places."""
+
+    def greater(a: Any, b: Any) -> Any:
+        return tuple(jnp.where(a[0] >= b[0], own, other) for own, other in zip(a, b, strict=True))
+
+    size = x.shape[0]
+    pairs, starts = (x, jnp.arange(size, dtype=np.int32)), (np.float32(-np.inf), np.int32(0))
+    return lax.reduce_window(pairs, starts, greater, (size,), (1,), [(size - 1, 0)])[0]
+
+
+@pytest.mark.upstream("pytorch/xla#8610")
+@pytest.mark.topologies("1")
+@pytest.mark.parametrize("size", [16, 17])
+def test_greatest_so_far_of_many(size: int) -> None:
+    """XLA computes windows of more than sixteen elements in two steps."""
+    x = np.arange(size, dtype=np.float32)[::-1].copy()
+    np.testing.assert_array_equal(jax.jit(_greatest_so_far)(x), np.maximum.accumulate(x))
+
+
+@pytest.mark.upstream("openxla/xla#4340")
+@pytest.mark.topologies("4")
+@pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
+def test_greatest_so_far_with_its_place(partitioner: str) -> None:
+    """A window of two arrays, of which the first result alone is wanted, in parts."""
+    mesh, x = mesh_of(4), np.array([3, 1, 4, 1], np.float32)
+    along, everywhere = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (["x"], []))
+
+    with partitioned_by(partitioner):
+        result = jax.jit(_greatest_so_far, in_shardings=everywhere, out_shardings=along)(x)
+    np.testing.assert_array_equal(result, np.maximum.accumulate(x))
+
+
+@pytest.mark.upstream("openxla/xla#4340")
+@pytest.mark.topologies("4")
+@pytest.mark.parametrize("dtype", [np.int32, np.int64], ids=["int32", "int64"])
+def test_greatest_of_rows_at_places(dtype: Any) -> None:
+    """Three rows, divided over four devices, into one of them."""
+    jax.config.update("jax_enable_x64", True)
+    mesh, x = mesh_of(4), np.arange(3, dtype=np.float32)
+    along, everywhere = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (["x"], []))
+
+    def scattered(x: Any, places: Any) -> Any:
+        rows = lax.with_sharding_constraint(x, along)
+        return lax.scatter_max(
+            rows, places[:, None], rows, lax.ScatterDimensionNumbers((), (0,), (0,))
+        )
+
+    result = jax.jit(scattered, out_shardings=everywhere)(x, np.zeros(3, dtype))
+    np.testing.assert_array_equal(result, [2, 1, 2])

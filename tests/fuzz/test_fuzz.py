@@ -6,19 +6,17 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-import hypothesis
 import pytest
-from hypothesis import HealthCheck, Phase
 from support.commands import run_program, xla_harness
 from support.paths import ROOT
 
 from harness.fuzz import random_program, searching
 from harness.fuzz.random_operators import OPERATORS
-from harness.fuzz.random_program import RandomProgram, random_programs
-from harness.fuzz.reduced_causes import known_issue, reduced
+from harness.fuzz.random_program import RandomProgram, draw_programs, random_programs
+from harness.fuzz.reduced_causes import ReducedCause, known_issue, reduced
 from harness.fuzz.searching import Explained, RandomFailure
 from harness.fuzz.subjects import RandomEnding, Subject
 
@@ -50,25 +48,12 @@ def program():
 """
 
 
-def programs(devices: int, count: int) -> list[RandomProgram]:
+def programs(
+    devices: int, count: int, *, framework: str = "jax", without: Collection[str] = ()
+) -> list[RandomProgram]:
     """Draw programs, the same each time."""
-    drawn: dict[str, RandomProgram] = {}
-
-    @hypothesis.seed(0)
-    @hypothesis.settings(
-        max_examples=20 * count,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @hypothesis.given(random_programs(devices, has_gspmd=False))
-    def draw(program: RandomProgram) -> None:
-        if program.features:
-            drawn[program.text] = program
-
-    draw()
-    return list(drawn.values())[:count]
+    strategy = random_programs(devices, has_gspmd=False, framework=framework, without=without)
+    return draw_programs(strategy, 0, 20 * count)[:count]
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +109,25 @@ def test_a_wrong_answer_of_xla_is_reduced_to_its_pass(subject: Subject) -> None:
     assert "numpy" in cause.script
     assert known_issue(failure, cause) == "jax-ml/jax#40849"
     assert not known_issue(RandomFailure(program, [RandomEnding("crash", "SIGBUS")]), cause)
+
+
+PAD = "%0 = stablehlo.pad %arg0, %cst, low = {}, high = {}, interior = {} : (tensor<4xf32>)"
+
+
+@pytest.mark.parametrize(
+    ("pad", "issue"),
+    [
+        (("[1]", "[-1]", "[0]"), "findings.md#padding-that-keeps-the-size-moves-nothing"),
+        (("[0, -2]", "[0, 2]", "[0, 0]"), "findings.md#padding-that-keeps-the-size-moves-nothing"),
+        (("[0]", "[1]", "[1]"), "findings.md#zeros-between-elements-are-lost"),
+        (("[1]", "[1]", "[0]"), ""),
+        (("[1, 0]", "[2, 0]", "[0, 0]"), ""),
+        (("[0, -1]", "[0, 0]", "[0, 0]"), ""),
+    ],
+)
+def test_a_wrong_pad_is_known_by_what_it_does(pad: tuple[str, str, str], issue: str) -> None:
+    cause = ReducedCause("wrong", operations=["stablehlo.pad"], program=PAD.format(*pad))
+    assert known_issue(failure("wrong"), cause) == issue
 
 
 def failure(*kinds: str, features: str = "pad") -> RandomFailure:
@@ -189,6 +193,12 @@ def test_programs_are_written_as_tests(tmp_path: Path) -> None:
     assert passed >= 3
 
 
+def test_programs_are_drawn_without_an_operator() -> None:
+    few = [program.features for program in programs(4, 30, without=["constraint", "binary"])]
+    assert not {"constraint", "constraint.uneven", "binary"} & frozenset().union(*few)
+    assert any("constraint" in program.features for program in programs(4, 30))
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -198,6 +208,7 @@ def test_programs_are_written_as_tests(tmp_path: Path) -> None:
         ("--budget soon", "expected seconds, minutes or hours"),
         ("--topology 3y", "3y"),
         ("--without pads", "pad"),
+        ("--stacks 2.9.0 jax-0.12.0.1", "expected those of one framework"),
     ],
 )
 def test_bad_input_is_named(words: str, message: str, tmp_path: Path) -> None:
