@@ -47,7 +47,9 @@ def ending(program: Mapping[str, Any], *, is_optimized: bool) -> Mapping[str, An
             is_typed = program["is_explicit"] and not isinstance(
                 error, (AssertionError, LookupError)
             )
-            return described("unusable" if is_typed else "not lowered", first_line(error))
+            is_missing = isinstance(error, NotImplementedError)  # such as the gradient of pmax
+            kind = "unusable" if is_typed or is_missing else "not lowered"
+            return described(kind, first_line(error))
         if program["is_lowered_only"]:
             return described("right", "", text)
         try:

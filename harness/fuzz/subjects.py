@@ -27,8 +27,8 @@ class RandomEnding:
     Attributes:
         kind: ``right``, ``wrong``, ``not lowered`` by the framework, ``refused`` by the compiler,
             ``failed`` while it ran, ``crash``, ``hang``, or ``larger`` than on the base. One whose
-            explicit axes do not fit, or whose result JAX does not divide, is ``unusable``, which is
-            no failure.
+            explicit axes do not fit, whose result JAX does not divide, or that needs what JAX says
+            it does not have, is ``unusable``, which is no failure.
         detail: the error's first line, the signal, or how the numbers differ.
         stablehlo: the program that the compiler was given, as far as it came.
         exchanged: bytes that a device exchanges, if that was measured.

@@ -231,3 +231,48 @@ def test_greatest_of_rows_at_places(dtype: Any) -> None:
 
     result = jax.jit(scattered, out_shardings=everywhere)(x, np.zeros(3, dtype))
     np.testing.assert_array_equal(result, [2, 1, 2])
+
+
+needs_free_axes = pytest.mark.skipif(not hasattr(jax, "shard_map"), reason="no jax.shard_map")
+
+
+@needs_free_axes
+@pytest.mark.upstream("openxla/xla#4340")
+@pytest.mark.topologies("4")
+@pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
+@pytest.mark.parametrize("exchange", ["all_gather", "all_to_all", "ppermute"])
+def test_exchange_along_one_axis_of_two(exchange: str, partitioner: str) -> None:
+    """The function has rows of the first axis; the compiler divides columns along the other one."""
+    mesh, x = mesh_of(2, 2), np.arange(32, dtype=np.float32).reshape(8, 4)
+    rows, columns = PartitionSpec("x"), PartitionSpec(None, "x")
+    function, specs, expected = {
+        "all_gather": (lambda p: lax.all_gather(p, "x", tiled=True), PartitionSpec(), x),
+        "all_to_all": (lambda p: lax.all_to_all(p, "x", 1, 0, tiled=True), columns, x),
+        "ppermute": (lambda p: lax.ppermute(p, "x", [(0, 1), (1, 0)]), rows, np.roll(x, 4, 0)),
+    }[exchange]
+    options = {"check_vma": False, "axis_names": {"x"}}
+    mapped = jax.shard_map(function, mesh=mesh, in_specs=rows, out_specs=specs, **options)
+    both = NamedSharding(mesh, PartitionSpec("x", "y"))
+    with partitioned_by(partitioner):
+        np.testing.assert_array_equal(jax.jit(mapped, in_shardings=both)(x), expected)
+
+
+@needs_free_axes
+@pytest.mark.upstream("openxla/xla#4340")
+@pytest.mark.topologies("4")
+@pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("reduction", [lax.psum, lax.pmax], ids=["psum", "pmax"])
+def test_reduction_over_one_axis_of_two(reduction: Any, dtype: Any) -> None:
+    """The CPU compiler gives an all-reduce of bfloat16 another type."""
+    mesh, x = mesh_of(2, 2), np.arange(32).reshape(8, 4)
+    mapped = jax.shard_map(
+        lambda p: reduction(p, "x"),
+        mesh=mesh,
+        in_specs=PartitionSpec("x"),
+        out_specs=PartitionSpec(),
+        check_vma=False,
+        axis_names={"x"},
+    )
+    result = jax.jit(mapped)(x.astype(dtype))
+    expected = x[:4] + x[4:] if reduction is lax.psum else x[4:]
+    np.testing.assert_array_equal(np.asarray(result, float), expected)

@@ -95,6 +95,8 @@ def test_a_wrong_program_and_a_crash_are_seen_and_the_next_one_is_right(subject:
     assert run(subject, CRASH).signature == "crash: SIGABRT"
     assert run(subject, PADDED).kind == "right"
     assert run(subject, PADDED.replace("lax.pad(", "lax.pod(")).kind == "not lowered"
+    missing = PADDED.replace("return jax.jit", "raise NotImplementedError\n    return jax.jit")
+    assert run(subject, missing).kind == "unusable"
 
 
 def test_a_wrong_answer_of_xla_is_reduced_to_its_pass(subject: Subject) -> None:
