@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import warnings
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,7 @@ class ItemResult:
     events: Events = field(default_factory=Events)
     process: Events = field(default_factory=Events)  # of cases before it in its process, too
     runtime_start: dict[str, float] = field(default_factory=dict)  # seconds, by phase
+    used: list[str] = field(default_factory=list)  # records of what its process has used
     wall: float = 0.0
     began: float = 0.0  # of the machine's monotonic clock
 
@@ -45,7 +47,7 @@ def interpreted(
         run.stderr += phase.stderr
         match phase.message:
             case PhaseReported() as message:
-                report = _report(config, message)
+                report = deserialized(config, message.report)
                 run.sections += captured(report, run.stdout, run.stderr)
                 report.sections += run.sections  # and those of all phases before, as pytest's
                 run.reports.append(report)
@@ -53,7 +55,7 @@ def interpreted(
             case Warned() as message:
                 _warn(config, message)
             case ItemDone() as message:
-                run.runtime_start = message.runtime_start
+                run.runtime_start, run.used = message.runtime_start, message.used
                 _act_on(message)
     run.stdout += result.stdout
     run.stderr += result.stderr
@@ -72,8 +74,9 @@ def explained(death: Death, stderr: str, oom_kills: KernelOomKills) -> Death:
     return replace(death, message=f"{death.message}: {reason}") if reason else death
 
 
-def _report(config: pytest.Config, message: PhaseReported) -> pytest.TestReport:
-    report = config.hook.pytest_report_from_serializable(config=config, data=message.report)
+def deserialized(config: pytest.Config, data: dict[str, Any]) -> pytest.TestReport:
+    """Return the report that pytest serialised to ``data``, also after a way through JSON."""
+    report = config.hook.pytest_report_from_serializable(config=config, data=data)
     assert isinstance(report, pytest.TestReport)
     if isinstance(report.longrepr, list):  # a skip's place and reason, a tuple before JSON
         report.longrepr = tuple(report.longrepr)

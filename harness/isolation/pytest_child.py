@@ -36,6 +36,7 @@ _PARENTS_HOOKS = (
     "pytest_warning_recorded",
 )
 DECLARED = "xla_declared"  # of a failed report: whether the case's expectation declares it
+USED = pytest.StashKey[list[str]]()  # records of what the case's process has used
 RUNTIME_START = pytest.StashKey[dict[str, float]]()  # seconds, by the phase that they were spent in
 
 
@@ -236,5 +237,6 @@ def run(session: pytest.Session, reporter: Reporter, command: RunItem, tell: Tel
             interrupted=interrupted,
             exit_reason=stop.msg if stop else None,
             exit_code=stop.returncode if stop else None,
+            used=item.stash.get(USED, []),
         )
     )

@@ -12,6 +12,10 @@ FORMAT = "3"
 STACK_PROPERTY = "stack"  # the name that the run was given, in the variable below
 STACK_VARIABLE = "XLA_HARNESS_STACK"
 LEFT_OUT = "left out: "
+# Of a case that did not run: when its result was measured, UTC, and on which stack.
+REUSED = "reused"
+# Of a case that ran to check a stored result: how that differs from the new one.
+REUSED_WRONGLY = "reused_wrongly"
 VERSIONS = ("python", *COMPONENTS)
 
 # Who expected a failure, in the property expected_by.
@@ -46,7 +50,7 @@ _RECORD = frozenset(
         *("id", "framework", "isolation", "deadline"),
         *("expectation", "expected", "expected_by", "actual"),
         *("outcome", "outcome_detail", "failure", "signature", "signal", "unproven", MODIFIED),
-        NOT_EXECUTED,
+        *(NOT_EXECUTED, REUSED, REUSED_WRONGLY),
         *("duration_setup", "duration_runtime_start", "duration_body", "duration_isolation"),
     }
 )

@@ -11,7 +11,14 @@ from typing import Any
 
 from harness.errors import BadInputError
 from harness.junit.case import error_lines, is_file
-from harness.junit.properties import FORMAT, FORMAT_PROPERTY, LEFT_OUT, STACK_PROPERTY, VERSIONS
+from harness.junit.properties import (
+    FORMAT,
+    FORMAT_PROPERTY,
+    LEFT_OUT,
+    REUSED_WRONGLY,
+    STACK_PROPERTY,
+    VERSIONS,
+)
 from harness.junit.reader import Reader
 from harness.junit.result import Result, settled
 from harness.model.wheel_checksums import PROPERTY as WHEELS
@@ -56,8 +63,13 @@ def read(path: Path) -> Report:
             f"{path}: expected the property {FORMAT_PROPERTY} to be {FORMAT}, the report has none: "
             "another tool wrote it"
         )
-    results = map(settled, attempts.values())
+    results = [*map(settled, attempts.values())]
     left_out, faults = _left_out(own)
+    faults += [
+        f"{result.key}: reuse was wrong: {wrong}"
+        for result in results
+        if (wrong := result.properties.get(REUSED_WRONGLY))
+    ]
     return Report(
         path=path,
         stack=own.get(STACK_PROPERTY, ""),

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -40,6 +41,8 @@ Question = Mapping[str, object]
 # A run that has these codes has an answer: passed, failed, nothing to run.
 _ANSWERS = (0, 1, 5)
 _TAIL = 12
+RESULTS = "results"  # folder of what can be reused, in the cache
+_CHECKED = 10  # one in so many reused results is measured again
 
 
 @dataclass(frozen=True)
@@ -105,14 +108,17 @@ class Cell:
                 "after --, as in -- tests/"
             )
 
-    def start(self, environment: Environment, cache_folder: Path) -> subprocess.Popen[bytes]:
-        """Start its pytest, which dies with this thread."""
+    def start(
+        self, environment: Environment, cache_folder: Path, *, fresh: bool
+    ) -> subprocess.Popen[bytes]:
+        """Start its pytest, which dies with this thread; with ``fresh`` it reuses no result."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        command = self._command(environment, cache_folder, fresh=fresh)
         for path in (self.report, self._question, self._new, self.cause, self._progress):
             path.unlink(missing_ok=True)
         with self.log.open("wb") as log:
             return subprocess.Popen(
-                self._command(environment),
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -156,6 +162,14 @@ class Cell:
         """Read the cell's report."""
         return report.read(self.report)
 
+    def bad_cases(self) -> list[str]:
+        """Return the cases that are bad in the cell's report, if there is one."""
+        try:
+            results = self.read().results.values()
+        except BadInputError:
+            return []
+        return [result.id for result in results if result.outcome.is_bad]
+
     @property
     def _home(self) -> Path:
         return home_of(self.arguments, Path.cwd())
@@ -178,7 +192,7 @@ class Cell:
     def _question(self) -> Path:
         return self.folder / f"{self._name}.json"
 
-    def _command(self, environment: Environment) -> list[str]:
+    def _command(self, environment: Environment, cache_folder: Path, *, fresh: bool) -> list[str]:
         command = [str(environment.python), "-m", "pytest", "--lane", self.lane]
         command += ["--color=no", "-p", "no:cacheprovider", f"--junitxml={self._new.absolute()}"]
         if self.cases is not None:
@@ -190,12 +204,17 @@ class Cell:
             command += ["--unless-lane", ",".join(self.elsewhere)]
         if self.shard is not None:
             command += ["--shard", str(self.shard)]
+        if not self.label:  # what runs again is to be measured again
+            command += [f"--reuse={cache_folder / RESULTS}", f"--reuse-seed={time.time_ns()}"]
+            command += [f"--reuse-check={1 if fresh else _CHECKED}"]
+        if first := self.bad_cases():
+            command.append(f"--first={self._written(first, 'first').absolute()}")
         # Other cells have the other cores, whatever the project's ini says.
         command += ["-n", str(self.workers)] if self.workers > 1 else ["-o", "xla_workers=0"]
         return [*command, *self._places()]
 
-    def _written(self, cases: Sequence[str]) -> Path:
-        names = self.folder / f"{self._name}.cases"
+    def _written(self, cases: Sequence[str], suffix: str = "cases") -> Path:
+        names = self.folder / f"{self._name}.{suffix}"
         names.write_text("".join(f"{case}\n" for case in cases), encoding="utf-8")
         return names
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from harness.errors import BadInputError
+from harness.junit.properties import REUSED
 from harness.junit.report import Report
 from harness.lanes import LANES
 from harness.matrix.cell import Cell
@@ -86,11 +87,12 @@ def run(
 def _one(cell: Cell, environments: Environments, fresh: bool, watch: _Watch) -> None:  # noqa: FBT001
     environment = environments.create(cell.stack, watch.say)
     question = cell.asks(environment)
-    if not fresh and cell.answers(question):
+    # A failure may be gone the next time; what has a label runs again to find that out.
+    if not fresh and cell.answers(question) and (cell.label or not cell.bad_cases()):
         watch.say(f"{cell}: kept {cell.report}")
         return
     start = time.monotonic()
-    process = cell.start(environment, environments.cache)
+    process = cell.start(environment, environments.cache, fresh=fresh)
     with watch.running(cell, process):
         code = process.wait()
         if watch.stopped:
@@ -199,7 +201,9 @@ def _counts(report: Report) -> str:
     counts = Counter(result.outcome for result in report.results.values())
     counted = [f"{counts[kind]} {kind}" for kind in Kind if counts[kind]]
     left_out = sum(report.left_out.values())
-    return ", ".join([*counted, *([f"{left_out} left out"] if left_out else [])]) or "no case"
+    reused = sum(REUSED in result.properties for result in report.results.values())
+    others = [(left_out, "left out"), (reused, "of them reused")]
+    return ", ".join([*counted, *(f"{n} {what}" for n, what in others if n)]) or "no case"
 
 
 def _clock(seconds: float) -> str:

@@ -62,6 +62,7 @@ class ItemDone(LastAnswer):
     interrupted: bool  # as by Ctrl-C
     exit_reason: str | None  # of pytest.exit
     exit_code: int | None
+    used: list[str]  # as harness.reuse.recorder writes it; empty unless it records
 
 
 @dataclass(frozen=True)

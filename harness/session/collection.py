@@ -94,10 +94,12 @@ class Collection:
         if self._settings.shard is not None:
             own = self._shard(chosen, self._settings.shard)
             chosen = [item for item in chosen if item.nodeid in own]
+        first = self._settings.first_cases
+        chosen.sort(key=lambda item: item.nodeid not in first)
         kept = set(chosen)
         if left_out := [item for item in items if item not in kept]:
             self._config.hook.pytest_deselected(items=left_out)
-            items[:] = chosen
+        items[:] = chosen
         if self._settings.topologies and chosen and not any(CASE in item.stash for item in chosen):
             raise BadInputError(
                 f"--topology {self._config.getoption('topology')}: no test uses it: tests without "

@@ -76,6 +76,7 @@ def add_options(parser: pytest.Parser) -> None:
     which.addoption(
         "--unless-cases", metavar="FILE", help="leave out the cases whose ids are its lines"
     )
+    which.addoption("--first", metavar="FILE", help="run the cases whose ids are its lines first")
     which.addoption(
         "--quick",
         action="store_true",
@@ -112,6 +113,18 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="KIB",
         help="output kept of each phase and stream, the middle is cut (default: 128)",
     )
+    apart.addoption(
+        "--reuse",
+        metavar="DIR",
+        help="keep results in this folder, and reuse those of which nothing has changed",
+    )
+    apart.addoption(
+        "--reuse-check",
+        default="10",
+        metavar="N",
+        help="run one in N of the reused cases again, and compare (default: 10; 1: each)",
+    )
+    apart.addoption("--reuse-seed", default="0", metavar="TEXT", help="which of them (default: 0)")
     shown = parser.getgroup("xla-harness: what is shown")
     shown.addoption(
         "--full",
@@ -163,6 +176,7 @@ class Settings:
     durations: Durations
     cases: frozenset[str] | None  # None for all
     unless_cases: frozenset[str]
+    first_cases: frozenset[str]
     long: str  # the marker of tests that were not chosen, so that they are left out; "" for none
     deadline: float
     limits: Limits
@@ -208,7 +222,8 @@ class Settings:
             shard=Shard.parse(text) if (text := config.getoption("shard")) else None,
             durations=read_durations(_from_root(config, config.getini("xla_durations"))),
             cases=cases,
-            unless_cases=_unless_cases(config),
+            unless_cases=_cases_in(config, "unless_cases"),
+            first_cases=_cases_in(config, "first"),
             long="" if _chooses(config) else config.getini("xla_long"),
             deadline=_number(config, "--deadline", above=0),
             limits=Limits(
@@ -358,8 +373,8 @@ def _cases(config: pytest.Config) -> frozenset[str] | None:
     return None if path is None else read_cases(path)
 
 
-def _unless_cases(config: pytest.Config) -> frozenset[str]:
-    given = config.getoption("unless_cases")
+def _cases_in(config: pytest.Config, option: str) -> frozenset[str]:
+    given = config.getoption(option)
     return read_cases(Path(given)) if given else frozenset()
 
 

@@ -12,6 +12,7 @@ from harness.errors import BadInputError
 from harness.isolation.foreign import MainBlock
 from harness.isolation.isolator import Isolator
 from harness.isolation.item_result import ItemResult
+from harness.isolation.pytest_child import USED
 from harness.isolation.threads import NotForkableError
 from harness.job import job
 from harness.lanes import LANES
@@ -96,6 +97,7 @@ class Running:
         except (BadInputError, NotForkableError) as error:
             stop(item.session, f"{item.nodeid}: {error}")
             return []
+        item.stash[USED] = result.used
         return settle(item, case, result, item.stash[EXPECTATION], isolation)
 
     def _run(self, item: pytest.Item, case: Case, nextitem: pytest.Item | None) -> ItemResult:

@@ -170,7 +170,8 @@ def test_every_name_that_the_harness_writes_is_reserved() -> None:
     merged = {"workers", "skipped_on", "outcomes", "lost"}
     stack = {"python", "modified", *COMPONENTS}
     of_checks = {"conformity", "conformity_level"}
-    assert record | facts | merged | stack | of_checks == RESERVED
+    reuse = {"reused", "reused_wrongly"}
+    assert record | facts | merged | stack | of_checks | reuse == RESERVED
     assert of_a_test("outcome") == "test:outcome"
     assert of_a_test("rows") == "rows"
 

@@ -51,5 +51,5 @@ def test_only_the_files_of_chosen_cases_are_collected(
         (tmp_path / "suites" / f"{name}.py").touch()
     stack = Catalogue(ROOT / "fixtures/stacks").find("2.9.0")
     cell = Cell(stack, "cpu", tmp_path, ("suites", "-q"), cases)
-    command = cell._command(Environment(tmp_path))
+    command = cell._command(Environment(tmp_path), tmp_path, fresh=False)
     assert [word for word in command if word == "-q" or word.startswith("suites")] == places

@@ -62,6 +62,10 @@ BOTH = [
     *("test_counted", "test_fails_otherwise", "test_fixed"),
     *("test_missing", "test_quick", "test_regressed"),
 ]
+# Failures that nothing declares, expectations that can go, skips, and what counts host work.
+MEASURED_EACH_TIME = {
+    *("test_regressed", "test_fails_otherwise", "test_fixed", "test_missing", "test_counted"),
+}
 ALL = sorted([*BOTH, "test_fails", "test_unknown", "test_works"])
 
 
@@ -135,7 +139,10 @@ def test_the_base_runs_only_what_decides(stacks: Drift) -> None:
 
     again = stacks.run(*COMMAND)
     assert (again.stdout, again.returncode) == (done.stdout, 1)
-    assert _ran(stacks) == {"1": [], "2": []}
+    ran = _ran(stacks)
+    # Any other one may be among those that run again to check that their result can be reused.
+    assert set(ran["2"]) >= MEASURED_EACH_TIME
+    assert "of them reused" in again.stderr
 
 
 @pytest.mark.long
@@ -149,7 +156,7 @@ def test_every_case_runs_on_the_base_when_that_is_asked(stacks: Drift) -> None:
     # What the base said in full is better than what is left out.
     done = stacks.run(*COMMAND)
     assert done.returncode == 1, done.stderr
-    assert _ran(stacks) == {"1": [], "2": []}
+    assert set(_ran(stacks)["2"]) >= MEASURED_EACH_TIME
     assert _verdicts(_answer(stacks)) == {**DECIDED, "test_unknown": "fixed"}
 
 

@@ -30,8 +30,10 @@ EVERY = [
     case_messages.Taken(),
     case_messages.PhaseReported({"outcome": "passed", "sections": [["out", "text"]]}),
     case_messages.Warned("UserWarning", "text", "file.py", 1, "runtest", "file.py::test"),
-    case_messages.ItemDone({"call": 0.5}, interrupted=False, exit_reason=None, exit_code=None),
-    case_messages.ItemDone({}, interrupted=True, exit_reason="enough", exit_code=3),
+    case_messages.ItemDone(
+        {"call": 0.5}, interrupted=False, exit_reason=None, exit_code=None, used=["read /a"]
+    ),
+    case_messages.ItemDone({}, interrupted=True, exit_reason="enough", exit_code=3, used=[]),
     case_messages.TestsListed("text"),
     case_messages.NotListed("text", skipped=True),
     jobs.Hello("token", 1, "about"),

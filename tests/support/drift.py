@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ import time
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+
+from harness.matrix.cell import RESULTS
 
 SUITE = """\
 import time
@@ -119,7 +122,8 @@ _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def project(path: Path, cache: Path) -> Drift:
-    """The project with its suite and without stacks."""
+    """The project with its suite and without stacks, and no results to reuse."""
+    shutil.rmtree(cache / RESULTS, ignore_errors=True)
     (path / "suites" / "area").mkdir(parents=True)
     (path / "suites" / "area" / "__init__.py").write_text('"""Drift is right."""\n')
     (path / "suites" / "area" / "test_drift.py").write_text(SUITE)

@@ -1,0 +1,1 @@
+"""Reuse a case's result while nothing that it depends on has changed."""
