@@ -203,7 +203,7 @@ def _counts(report: Report) -> str:
     left_out = sum(report.left_out.values())
     reused = sum(REUSED in result.properties for result in report.results.values())
     others = [(left_out, "left out"), (reused, "of them reused")]
-    return ", ".join([*counted, *(f"{n} {what}" for n, what in others if n)]) or "no case"
+    return ", ".join([*counted, *(f"{count} {word}" for count, word in others if count)]) or "no case"
 
 
 def _clock(seconds: float) -> str:

@@ -69,11 +69,10 @@ def test_the_quick_cases_come_first(stacks: Drift) -> None:
         "regressed": 3, "unchanged": 1,
     }  # fmt: skip
     ran = (stacks.path / "ran").read_text().splitlines()
-    once = {f"{n} {double}" for n in range(1, 5) for double in (6, 9)}
-    again = {"1 9": 1}  # the failure
-    assert {line: ran.count(line) for line in set(ran)} == {
-        line: 1 + again.get(line, 0) for line in once
-    }
+    # A failure is measured each time, and any other case may run again as a check.
+    assert ran.count("1 9") == 2
+    assert set(ran) == {f"{n} {double}" for n in range(1, 5) for double in (6, 9)}
+    assert len(ran) <= 2 * len(set(ran))
 
 
 def test_quick_cases_alone_qualify_nothing(stacks: Drift) -> None:
