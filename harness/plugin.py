@@ -12,7 +12,7 @@ from harness.errors import BadInputError
 from harness.expectations import Expectations
 from harness.expectations.causes import read_findings
 from harness.lanes import at_import
-from harness.reuse import session as reuse
+from harness.reuse import case_reuse
 from harness.session import in_case, options, written, xdist_workers
 from harness.session.closing import Closing
 from harness.session.collection import Collection
@@ -75,7 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
         findings = read_findings(settings.findings)
         expectations = Expectations.load_optional(settings.expectations, known, findings)
         config.stash[_TERMINAL] = Terminal(config, settings.in_process, _rows(settings.upstream))
-        reusing = reuse.plugins(config, settings.in_process, settings.environment)
+        reusing = case_reuse.plugins(config, settings.in_process, settings.environment)
     except BadInputError as error:
         pytest.exit(f"xla-harness: {error}", returncode=2)
     running = Running(config, settings)

@@ -202,8 +202,9 @@ def _counts(report: Report) -> str:
     counted = [f"{counts[kind]} {kind}" for kind in Kind if counts[kind]]
     left_out = sum(report.left_out.values())
     reused = sum(REUSED in result.properties for result in report.results.values())
-    others = [(left_out, "left out"), (reused, "of them reused")]
-    return ", ".join([*counted, *(f"{count} {word}" for count, word in others if count)]) or "no case"
+    counted += [f"{left_out} left out"] if left_out else []
+    counted += [f"{reused} of them reused"] if reused else []
+    return ", ".join(counted) or "no case"
 
 
 def _clock(seconds: float) -> str:

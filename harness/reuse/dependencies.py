@@ -19,7 +19,7 @@ from harness.matrix.home import sources
 from harness.reuse.digests import PACKAGES, PROJECT, Digests
 from harness.reuse.imports_of import ProjectImports
 from harness.reuse.recorder import FORKED, LISTED, READ, WROTE, native_libraries
-from harness.reuse.store import Store
+from harness.reuse.result_store import ResultStore
 from harness.session.fixtures import CASE, EXPECTATION
 
 # Variables that frameworks, XLA and Python read, but for those of the run itself.
@@ -38,7 +38,9 @@ SETS = "sets"  # kind of the stored objects that many records have in common
 class Dependencies:
     """Dependencies of the cases of one process, which has imported what they have in common."""
 
-    def __init__(self, config: pytest.Config, environment: Mapping[str, str], store: Store) -> None:
+    def __init__(
+        self, config: pytest.Config, environment: Mapping[str, str], store: ResultStore
+    ) -> None:
         self._config = config
         self._environment = environment
         self._store = store

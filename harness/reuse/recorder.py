@@ -21,8 +21,8 @@ _LOCAL = ("127.", "localhost", "::1", "0.0.0.0", "/")  # noqa: S104 - addresses 
 _IMPORTERS = frozenset({"importlib._bootstrap_external", "zipimport"})
 
 
-class Recorder:
-    """Recorder of one process; its forks append to the same record.
+class FileRecorder:
+    """FileRecorder of one process; its forks append to the same record.
 
     An audit hook stays installed until its process ends, so ``start`` can be called again.
     """

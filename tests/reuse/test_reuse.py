@@ -12,7 +12,7 @@ from support.commands import run_program
 
 from harness.junit import report
 from harness.junit.properties import REUSED
-from harness.reuse.store import Store
+from harness.reuse.result_store import ResultStore
 
 FILES = {
     "pytest.ini": "[pytest]\naddopts = -p no:cacheprovider\nxla_preload = json\nmarkers = slow\n",
@@ -214,7 +214,7 @@ def test_a_store_that_can_not_be_written_is_said(project: Project) -> None:
 
 
 def test_the_store_is_bounded(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = ResultStore(tmp_path)
     for number in range(9):
         store.write("cases", f"{number:064}", os.urandom(1000).hex())
         os.utime(tmp_path / "1" / "cases" / "00" / f"{number:064}", (number, number))

@@ -20,8 +20,8 @@ from harness.lanes import LANES
 from harness.model.outcome import Kind
 from harness.printable import printable
 from harness.reuse.dependencies import Dependencies
-from harness.reuse.recorder import UNTRACKED, Recorder
-from harness.reuse.store import Store
+from harness.reuse.recorder import UNTRACKED, FileRecorder
+from harness.reuse.result_store import ResultStore
 from harness.session.fixtures import CASE
 from harness.session.record import Record, record_of
 
@@ -57,9 +57,9 @@ class CaseReuse:
     def __init__(self, config: pytest.Config, environment: Mapping[str, str]) -> None:
         self._config = config
         self._pid = os.getpid()
-        self._store = Store(Path(config.getoption("reuse")))
+        self._store = ResultStore(Path(config.getoption("reuse")))
         self._dependencies = Dependencies(config, environment, self._store)
-        self._recorder = Recorder()
+        self._recorder = FileRecorder()
         self._every = int(config.getoption("reuse_check"))
         self._seed = config.getoption("reuse_seed")
         stack = environment.get(STACK_VARIABLE, "")
@@ -189,7 +189,7 @@ class ReuseSummary:
             self._differences[report.nodeid] = difference
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        Store(self._folder).prune()
+        ResultStore(self._folder).prune()
         if self._differences and session.exitstatus == 0:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

@@ -15,7 +15,7 @@ MOST_BYTES = 2 << 30
 _DIGEST = 64  # characters
 
 
-class Store:
+class ResultStore:
     """Objects by kind and name, each a file that is replaced at once and checked by its digest."""
 
     def __init__(self, folder: Path) -> None:
