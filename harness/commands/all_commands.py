@@ -50,6 +50,7 @@ CI: Mapping[str, Command] = {
     "query": Command("commands.query", "query a history in SQL: the views cases and outcomes"),
     "durations": Command("commands.durations", "record how long cases take, for --shard"),
     "issues": Command("issues.command", "keep one GitHub issue for each regression"),
+    "comment": Command("commands.comment", "keep one comment on a pull request"),
     "jobset": Command("jobset.command", "a JobSet that runs cases on TPU slices; its reports"),
     "completion": Command("commands.completion", "print a script that completes commands"),
 }

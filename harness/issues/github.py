@@ -1,49 +1,29 @@
-"""GitHub's REST API for issues: its pages, its rate limits, and readable errors."""
+"""The issues of a repository that the harness keeps."""
 
 from __future__ import annotations
 
-import http.client
-import json
-import os
-import re
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from harness.errors import BadInputError
+from harness.github_api import GitHubRepository
 from harness.issues.actions import Action, Issue
 
 LABEL = "xla-regression"
-_REPOSITORY = re.compile(r"[\w-][\w.-]*/(?!\.\.?$)[\w.-]+")
-_NEXT = re.compile(r'<([^>]+)>;\s*rel="next"')
-_TIMEOUT = 30  # seconds
-_TRIES = 5
-_LONGEST_WAIT = 120  # seconds; a longer wait is an error instead
 
 
 class Issues:
     """The issues of one repository that have our label."""
 
     def __init__(self, repository: str) -> None:
-        """Address and token are a runner's, ``GITHUB_API_URL`` and ``GITHUB_TOKEN``.
-
-        Raises BadInputError for what is no repository.
-        """
-        if not _REPOSITORY.fullmatch(repository):
-            raise BadInputError(f"--repo {repository!r}: expected OWNER/NAME")
-        self._base = os.environ.get("GITHUB_API_URL", "https://api.github.com").rstrip("/")
-        self._token = os.environ.get("GITHUB_TOKEN", "").strip()
-        if not (self._token.isascii() and f"x{self._token}".isprintable()):
-            raise BadInputError("GITHUB_TOKEN: expected a token: letters, digits and signs")
-        self._path = f"{self._base}/repos/{repository}"
+        """Raise BadInputError for what is no repository."""
+        self._github = GitHubRepository(repository)
+        self._path = f"{self._github.path}/issues"
 
     def all(self) -> list[Issue]:
         """Open and closed, of every page; pull requests are none."""
-        address = f"{self._path}/issues?state=all&labels={LABEL}&per_page=100"
-        return [_issue(address, data) for data in self._pages(address)]
+        address = f"{self._path}?state=all&labels={LABEL}&per_page=100"
+        entries = self._github.pages(address)
+        return [_issue(address, data) for data in entries if not _is_pull_request(data)]
 
     def carry_out(self, action: Action) -> int:
         """Do it; the issue's number. An issue is written before it is commented on."""
@@ -51,86 +31,20 @@ class Issues:
         fields = {name: text for name, text in fields.items() if text}
         if action.kind == "open":
             self._label()
-            made = self._send("POST", f"{self._path}/issues", {**fields, "labels": [LABEL]})
-            return _issue(f"{self._path}/issues", made).number
+            made = self._github.send("POST", self._path, {**fields, "labels": [LABEL]})
+            return _issue(self._path, made).number
         if action.kind in ("close", "reopen"):
             fields["state"] = "closed" if action.kind == "close" else "open"
-        self._send("PATCH", f"{self._path}/issues/{action.number}", fields)
+        self._github.send("PATCH", f"{self._path}/{action.number}", fields)
         if action.comment:
-            address = f"{self._path}/issues/{action.number}/comments"
-            self._send("POST", address, {"body": action.comment})
+            address = f"{self._path}/{action.number}/comments"
+            self._github.send("POST", address, {"body": action.comment})
         return action.number
 
     def _label(self) -> None:
         """Create the label by which the issues are found again, if it is missing."""
         label = {"name": LABEL, "color": "b60205", "description": "kept by xla-harness"}
-        self._send("POST", f"{self._path}/labels", label, known=(422,))
-
-    def _pages(self, address: str) -> Iterator[dict[str, Any]]:
-        seen = set[str]()
-        while address:
-            seen.add(address)
-            entries, link = self._answer("GET", address, None)
-            if not isinstance(entries, list):
-                raise BadInputError(f"GET {address}: expected a list of issues")
-            yield from (each for each in entries if not _is_pull_request(each))
-            match = _NEXT.search(link)
-            address = match[1] if match else ""
-            if address in seen or (address and _origin(address) != _origin(self._base)):
-                raise BadInputError(f"{self._base}: its next page is elsewhere: {address}")
-
-    def _send(
-        self, method: str, address: str, data: Mapping[str, Any], known: tuple[int, ...] = ()
-    ) -> Any:
-        return self._answer(method, address, data, known)[0]
-
-    def _answer(
-        self,
-        method: str,
-        address: str,
-        data: Mapping[str, Any] | None,
-        known: tuple[int, ...] = (),
-    ) -> tuple[Any, str]:
-        """Return the answer and its Link header; repeat a request that the rate limit refused.
-
-        A write that failed otherwise is not repeated: it may have been carried out.
-        """
-        for _ in range(_TRIES):
-            try:
-                with urllib.request.build_opener(_Stay()).open(
-                    self._request(method, address, data), timeout=_TIMEOUT
-                ) as answer:
-                    return json.load(answer), answer.headers.get("Link", "")
-            except urllib.error.HTTPError as error:
-                if error.code in known:
-                    return {}, ""
-                wait = _wait(error)
-                if wait is None or wait > _LONGEST_WAIT:
-                    raise BadInputError(_said(method, address, error)) from error
-                time.sleep(wait)
-            except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
-                raise BadInputError(f"{method} {address}: {error}") from error
-        raise BadInputError(f"{method} {address}: refused {_TRIES} times for its rate")
-
-    def _request(
-        self, method: str, address: str, data: Mapping[str, Any] | None
-    ) -> urllib.request.Request:
-        headers = {
-            "Accept": "application/vnd.github+json",
-            "X-GitHub-Api-Version": "2022-11-28",
-            "User-Agent": "xla-harness",
-        }
-        if self._token:
-            headers["Authorization"] = f"Bearer {self._token}"
-        body = None if data is None else json.dumps(data).encode()
-        return urllib.request.Request(address, body, headers, method=method)  # noqa: S310 - GitHub's
-
-
-class _Stay(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: a write would become a read, and the token would go elsewhere."""
-
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        return None
+        self._github.send("POST", f"{self._github.path}/labels", label, known=(422,))
 
 
 def _issue(address: str, data: Any) -> Issue:
@@ -147,31 +61,3 @@ def _issue(address: str, data: Any) -> Issue:
 
 def _is_pull_request(data: Any) -> bool:
     return isinstance(data, dict) and "pull_request" in data
-
-
-def _origin(address: str) -> tuple[str, str]:
-    """Scheme and host; "" for what is no address."""
-    try:
-        return urlsplit(address)[:2]
-    except ValueError:
-        return "", ""
-
-
-def _wait(error: urllib.error.HTTPError) -> float | None:
-    """Seconds until a request that was refused for its rate may be made; None for other errors."""
-    if error.code not in (403, 429):
-        return None
-    if (after := error.headers.get("Retry-After", "")).isdecimal():
-        return float(after)
-    if error.headers.get("X-RateLimit-Remaining") == "0":
-        reset = error.headers.get("X-RateLimit-Reset", "")
-        return max(float(reset) - time.time(), 0) + 1 if reset.isdecimal() else None
-    return None
-
-
-def _said(method: str, address: str, error: urllib.error.HTTPError) -> str:
-    try:
-        text = error.read(2000).decode("utf-8", "replace")
-    except (OSError, http.client.HTTPException):  # the status says enough
-        text = ""
-    return f"{method} {address}: {error.code} {error.reason}: {' '.join(text.split())}"

@@ -34,6 +34,12 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--markdown", type=output_file, metavar="FILE", help="summary for a pull request or a job"
     )
     parser.add_argument(
+        "--badge",
+        type=output_file,
+        metavar="FILE",
+        help="the answer as a badge of shields.io; it is also written if there is none",
+    )
+    parser.add_argument(
         "--out",
         type=output_folder,
         default=_OUT,
@@ -51,6 +57,8 @@ def _run(options: argparse.Namespace) -> int:
     from harness.survive.twin_environment import Installed, requirements, twin
 
     python: Path = options.python.absolute()  # what it links to has other packages
+    if options.badge:  # until there is an answer; that of an earlier run must not stay
+        write({options.badge: survival_report.badge(options.candidate)})
     wanted = requirements(options.candidate)
     installed = Installed.of(python)
     if "pytest" not in installed.versions:
@@ -93,6 +101,8 @@ def _run(options: argparse.Namespace) -> int:
     )
     if options.markdown:
         write({options.markdown: survival_report.markdown(survival)})
+    if options.badge:
+        write({options.badge: survival_report.badge(options.candidate, survival)})
     answer(options, survival_report.as_plain(survival), "\n".join(survival_report.lines(survival)))
     say(f"output of both: {options.out}")
     return survival.exit_code

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -71,6 +72,22 @@ def markdown(survival: Survival) -> str:
     first, *rest = map(plain, filter(None, _sentences(survival)))
     table = group_table(survival.groups, _MOST)
     return "\n".join([f"**{first}**", "", *(f"{each}  " for each in rest), "", *table, ""])
+
+
+def badge(requirements: Collection[str], survival: Survival | None = None) -> str:
+    """Return the JSON of a badge, as https://shields.io/badges/endpoint-badge reads it.
+
+    Without ``survival`` it says that there is no answer.
+    """
+    label = ", ".join(requirements).replace("==", " ")
+    message, color = "no answer", "lightgrey"
+    if survival is not None:
+        label = ", ".join(f"{name} {survival.moved[name][1]}" for name in survival.wanted)
+        count = sum(map(is_bad, survival.findings))
+        message = f"{count} test{'s break' if count > 1 else ' breaks'}" if count else "works"
+        color = "red" if count else "brightgreen"
+    data = {"schemaVersion": 1, "label": label, "message": message, "color": color}
+    return f"{json.dumps(data)}\n"
 
 
 def as_plain(survival: Survival) -> dict[str, Any]:

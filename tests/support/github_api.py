@@ -23,10 +23,12 @@ class GitHub:
     address: str = ""
     labels: set[str] = field(default_factory=set)
     issues: list[dict[str, Any]] = field(default_factory=list)
-    comments: list[tuple[int, str]] = field(default_factory=list)
+    comments: list[tuple[int, str]] = field(default_factory=list)  # the index from 1 is the id
+    persons: set[int] = field(default_factory=set)  # ids of comments that no workflow wrote
     requests: list[tuple[str, str, Any]] = field(default_factory=list)
     tokens: set[str] = field(default_factory=set)
     refusals: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+    refused: tuple[str, ...] = ("GET", "POST", "PATCH")  # methods
     page_size: int = 100
     raw: tuple[bytes, dict[str, str]] | None = None  # an answer to every list, as it is
     elsewhere: str = ""  # where the next page is said to be, by a broken server
@@ -82,7 +84,7 @@ class _Handler(BaseHTTPRequestHandler):
         data: Any = json.loads(self.rfile.read(size)) if size else None
         self.state.requests.append((method, self.path, data))
         self.state.tokens.add(self.headers.get("Authorization", ""))
-        if self.state.refusals:
+        if self.state.refusals and method in self.state.refused:
             status, headers = self.state.refusals.pop(0)
             self._answer(status, {"message": "refused"}, headers)
             return
@@ -102,9 +104,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._create(data)
             case ("PATCH", "issues", number):
                 self._change(int(number), data)
-            case ("POST", "issues", number, "comments"):
-                self.state.comments.append((int(number), data["body"]))
-                self._answer(201, {"id": len(self.state.comments)})
+            case (_, "issues", *_, "comments") | (_, "issues", "comments", _):
+                self._comment(method, parts, query, data)
             case _:
                 self._answer(404, {"message": "Not Found"})
 
@@ -127,15 +128,34 @@ class _Handler(BaseHTTPRequestHandler):
             if query.get("state", "open") in ("all", issue["state"])
             and wanted <= {label["name"] for label in issue["labels"]}
         ]
+        self._page(f"/repos/{self.state.repository}/issues", query, listed)
+
+    def _page(self, path: str, query: dict[str, str], listed: list[dict[str, Any]]) -> None:
         size = min(int(query.get("per_page", 30)), self.state.page_size)
         page = int(query.get("page", 1))
         headers = {}
         if page * size < len(listed):
             following = urllib.parse.urlencode({**query, "page": page + 1})
             host = self.state.elsewhere or self.state.address
-            path = f"/repos/{self.state.repository}/issues"
             headers["Link"] = f'<{host}{path}?{following}>; rel="next", <{host}{path}>; rel="last"'
         self._answer(200, listed[(page - 1) * size : page * size], headers)
+
+    def _comment(self, method: str, parts: list[str], query: dict[str, str], data: Any) -> None:
+        comments, persons = self.state.comments, self.state.persons
+        match (method, *parts[1:]):
+            case ("GET", number, "comments"):
+                listed = [
+                    {"id": i, "body": body, "user": {"type": "User" if i in persons else "Bot"}}
+                    for i, (issue, body) in enumerate(comments, 1)
+                    if issue == int(number)
+                ]
+                self._page(f"/repos/{self.state.repository}/{'/'.join(parts)}", query, listed)
+            case ("POST", number, "comments") if self._valid({"title": "none", **data}):
+                comments.append((int(number), data["body"]))
+                self._answer(201, {"id": len(comments)})
+            case ("PATCH", "comments", number) if self._valid({"title": "none", **data}):
+                comments[int(number) - 1] = (comments[int(number) - 1][0], data["body"])
+                self._answer(200, {"id": int(number)})
 
     def _label(self, name: str) -> None:
         known = name in self.state.labels

@@ -1,17 +1,20 @@
-"""The action at the repository's root, in a workflow of somebody with tests of their own."""
+"""The action at the repository's root, and the workflow around it, for somebody with own tests."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.commands import run_program
 from support.drift import GOOD, NO_DOUBLE, wheel
-from support.workflows import RUNNER, act, clone
+from support.github_api import serve
+from support.workflows import RUNNER, Ran, act, clone
 
-WORKFLOW = f"""
+ACTION = f"""
 name: theirs
 on: workflow_dispatch
 jobs:
@@ -28,29 +31,86 @@ jobs:
         if: always()
         run: cat "$GITHUB_STEP_SUMMARY"
 """
+CALL = """
+name: theirs
+on: pull_request
+jobs:
+  survive:
+    permissions: {contents: read, pull-requests: write}
+    uses: ./.github/workflows/survive.yml
+    with:
+      candidate: CANDIDATE
+      base: drift[none]==1
+      requirements: pytest
+      tests: theirs -p no:cacheprovider
+      name: drift
+      repository: owner/xla-harness
+      ref: main
+"""
 TESTS = "import drift\ndef test_3(): assert drift.double(3) == 6\ndef test_4(): drift.half(4)\n"
+NO_ANSWER = "**No answer about drift==99: the log of the step Survive says why.**"
+PULL_REQUEST = {"pull_request": {"number": 7, "head": {"ref": "theirs"}, "base": {"ref": "main"}}}
+WORKFLOW = Path(".github", "workflows", "theirs.yml")
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("candidate", "summary"),
-    [("drift==2", "**1 regressed.**"), ("drift==99", "**No answer: the log of this step says why")],
-)
-def test_the_action_answers_in_the_summary(tmp_path: Path, candidate: str, summary: str) -> None:
+@pytest.fixture
+def theirs(tmp_path: Path) -> Path:
+    """A repository with two tests, and two wheels beside it."""
     for version, code in (("1", GOOD), ("2", NO_DOUBLE)):
         wheel(tmp_path / "wheels", version, code + f"__version__ = '{version}'\n")
-    theirs = clone(tmp_path / "clone")
-    (theirs / "theirs").mkdir()
-    (theirs / "theirs" / "test_theirs.py").write_text(TESTS)
-    (theirs / "theirs" / "pytest.ini").write_text("[pytest]\n")
-    text = WORKFLOW.replace("CANDIDATE", candidate)
-    (theirs / ".github" / "workflows" / "theirs.yml").write_text(text)
+    folder = clone(tmp_path / "clone")
+    (folder / "theirs").mkdir()
+    (folder / "theirs" / "test_theirs.py").write_text(TESTS)
+    (folder / "theirs" / "pytest.ini").write_text("[pytest]\n")
+    return folder
+
+
+def run(theirs: Path, event: str, workflow: str, *options: str, **variables: str) -> Ran:
+    """Commit the workflow and let act run it."""
+    (theirs / WORKFLOW).write_text(workflow)
     git = ("git", "-c", "user.name=Their", "-c", "user.email=their@example.com")
     run_program("git", "add", ".", cwd=theirs, check=True)
     run_program(*git, "commit", "--quiet", "-m", "Theirs", cwd=theirs, check=True)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    given = {"UV_FIND_LINKS": str(tmp_path / "wheels"), "PATH": path}
-    ran = act(theirs, "workflow_dispatch", "theirs.yml", tmp_path / "artifacts", environment=given)
+    given = {"UV_FIND_LINKS": str(theirs.parent / "wheels"), "PATH": path} | variables
+    artifacts = theirs.parent / "artifacts"
+    return act(theirs, event, WORKFLOW.name, artifacts, options, environment=given)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("candidate", "summary"), [("drift==2", "**1 regressed.**"), ("drift==99", NO_ANSWER)]
+)
+def test_the_action_answers_in_the_summary(theirs: Path, candidate: str, summary: str) -> None:
+    ran = run(theirs, "workflow_dispatch", ACTION.replace("CANDIDATE", candidate))
     assert "Show" in ran.names()
     assert "Survive" in ran.names("failure"), ran.text[-4000:]
     assert summary in ran.text, ran.text[-4000:]
+
+
+def badge(theirs: Path) -> Any:
+    return json.loads((theirs.parent / "artifacts" / "drift" / "badge.json").read_text())
+
+
+@pytest.mark.long
+def test_the_workflow_keeps_one_comment_and_the_reports(theirs: Path, tmp_path: Path) -> None:
+    event = tmp_path / "event.json"
+    event.write_text(json.dumps(PULL_REQUEST))
+    options = ("--eventpath", str(event), "--secret", "GITHUB_TOKEN=token-of-a-test")
+    with serve("nektos/act") as github:
+        environment = {"GITHUB_API_URL": github.address, "GITHUB_REPOSITORY": github.repository}
+        ran = run(
+            theirs, "pull_request", CALL.replace("CANDIDATE", "drift==2"), *options, **environment
+        )
+        print(ran.text)
+        assert "Survive" in ran.names("failure"), ran.text[-4000:]
+        assert "Comment" in ran.names(), ran.text[-4000:]
+        ((number, body),) = github.comments
+        assert number == 7
+        assert "**1 regressed.**" in body
+        assert "[Log and reports](https://github.com/" in body
+        assert "test_theirs.py::test_3" in body
+        assert (badge(theirs)["label"], badge(theirs)["message"]) == ("drift 2", "1 test breaks")
+        answer = json.loads((tmp_path / "artifacts" / "drift" / "answer.json").read_text())
+        assert answer["counts"] == {"regressed": 1, "unchanged": 1}
+        assert list((tmp_path / "artifacts" / "drift").glob("candidate/run/log"))

@@ -66,6 +66,7 @@ def test_one(): pass
 class TestTwo:
     def test_two(self): pass
 """
+FILES = ("--json", "answer.json", "--markdown", "answer.md", "--badge", "badge.json")
 VERDICTS = {
     "test_suite.py::test_double[1]": "regressed",
     "test_suite.py::test_double[3]": "regressed",
@@ -98,7 +99,7 @@ class Owner:
         command = ("survive", *words[:1], "--python", python or self.python)
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "XLA_"))}
         return xla_harness(
-            *command, "--json", "answer.json", "--markdown", "answer.md", *words[1:],
+            *command, *FILES, *words[1:],
             cwd=self.folder, env=clean | self.variables | {"MARKS": str(marks)},
         )  # fmt: skip
 
@@ -114,6 +115,13 @@ class Owner:
     @property
     def answer(self) -> Any:
         return json.loads((self.folder / "answer.json").read_text())
+
+    @property
+    def badge(self) -> tuple[str, str, str]:
+        data = json.loads((self.folder / "badge.json").read_text())
+        assert data.pop("schemaVersion") == 1
+        assert sorted(data) == ["color", "label", "message"]  # shields.io refuses unknown keys
+        return data["label"], data["message"], data["color"]
 
     @property
     def verdicts(self) -> dict[str, str]:
@@ -162,6 +170,7 @@ def test_each_verdict(owner: Owner, arguments: tuple[str, ...]) -> None:
     assert "2  import: ImportError: cannot import name 'old'" in regressed
     assert "regressed: 5 (1 expected)" in done.stdout
     assert (owner.folder / "answer.md").read_text().startswith("**4 regressed, 2 missing, 1 slower")
+    assert owner.badge == ("drift 2", "7 tests break", "red")
 
 
 def test_beside_reruns_of_a_plugin(owner: Owner) -> None:
@@ -179,6 +188,7 @@ def test_nothing_broke(owner: Owner) -> None:
     (declared,) = owner.answer["tests"]
     assert (declared["test"], declared["expected"]) == ("test_suite.py::test_declared", True)
     assert "Nothing broke." in done.stdout
+    assert owner.badge == ("drift 2", "works", "brightgreen")
     assert "drift 1 -> 2, which 1 of 1 test processes had loaded" in done.stdout
 
 
@@ -303,9 +313,11 @@ def test_modules_that_the_base_can_not_import(owner: Owner) -> None:
 
 def test_tests_that_do_not_load_it(owner: Owner) -> None:
     owner.write(test_plain="def test_plain(): pass")
+    (owner.folder / "badge.json").write_text('{"message": "works"}')
     done = owner.survive("drift==2", "--", "test_plain.py")
     assert done.returncode == 2
     assert "no test process had loaded drift" in done.stderr
+    assert owner.badge == ("drift 2", "no answer", "lightgrey")
 
 
 def test_a_test_in_a_forked_process_counts(owner: Owner) -> None:
