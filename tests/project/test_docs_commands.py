@@ -37,6 +37,7 @@ NOT_RUN = {
     "xla-harness ci collect": "needs the cells of a night: see test_collect",
     "xla-harness ci history fetch": "a branch of another repository: see test_history_branch",
     "xla-harness ci history push": "a branch of another repository: see test_history_branch",
+    "xla-harness ci comment": "asks GitHub: see test_comment",
     "xla-harness ci issues": "asks GitHub: see test_issues_sync",
     "xla-harness ci jobset fetch": "asks a cluster: see test_jobset_collect",
     "xla-harness bisect": "environments of several stacks, minutes: see test_bisect",

@@ -118,7 +118,7 @@ def test_what_may_write_installs_nothing_of_its_own() -> None:
                 words = str(step.get("run", "")).split()
                 ours = words[:4] == ["uv", "run", "--no-sync", "xla-harness"]
                 assert ours or words[:1] in ([], ["kubectl"]), words
-    assert sorted(jobs) == ["nightly deploy", "nightly publish", "tpu slices"]
+    assert sorted(jobs) == ["nightly deploy", "nightly publish", "survive comment", "tpu slices"]
 
 
 STAND_IN = """\
@@ -210,11 +210,33 @@ def test_the_docs_say_what_can_be_given() -> None:
             assert [v for v in re.findall(r"vars\.(\w+)", text) if f"`{v}`" not in docs] == []
 
 
+def test_the_action_and_the_workflow_around_it_have_the_same_inputs() -> None:
+    docs = (ROOT / "docs/survive.md").read_text()
+    action = yaml.safe_load((ROOT / "action.yml").read_text())["inputs"]
+    workflow = yaml.safe_load((GITHUB / "workflows/survive.yml").read_text())
+    inputs = workflow[True]["workflow_call"]["inputs"]
+    shared = {name: action[name] for name in action if name != "out"}
+    assert shared == {n: {k: v for k, v in inputs[n].items() if k != "type"} for n in shared}
+    steps = workflow["jobs"]["tests"]["steps"]
+    (call,) = (step for step in steps if step["uses"] == "./.xla-harness")
+    assert {n: f"${{{{ inputs.{n} }}}}" for n in shared}.items() <= call["with"].items()
+    for name in {**action, **inputs}:
+        assert f"`{name}`" in docs
+    assert all(f"| `{inputs[n]['default']}` |" in docs for n in inputs if inputs[n].get("default"))
+
+
+def test_what_runs_tests_of_others_may_only_read() -> None:
+    jobs = yaml.safe_load((GITHUB / "workflows/survive.yml").read_text())["jobs"]
+    assert jobs["tests"]["permissions"] == {"contents": "read"}
+    assert "github.token" not in str(jobs["tests"])
+    assert "github.token" not in (ROOT / "action.yml").read_text()
+
+
 def test_the_workflows_in_the_docs_pass_their_checks(copy: Path) -> None:
     """With a place of the harness in them, as a user writes one."""
     pages = [(ROOT / "docs" / name).read_text() for name in ("ci.md", "survive.md")]
     texts = re.findall(r"```yaml\n(.*?)```", "".join(pages), re.DOTALL)
-    assert len(texts) == 5
+    assert len(texts) == 6
     for number, text in enumerate(texts):
         placed = text.replace("COMMIT", "0" * 40).replace("OWNER", "someone")
         (copy / "workflows" / f"shown-{number}.yml").write_text(placed)

@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.commands import run_program
@@ -50,6 +49,7 @@ jobs:
 TESTS = "import drift\ndef test_3(): assert drift.double(3) == 6\ndef test_4(): drift.half(4)\n"
 NO_ANSWER = "**No answer about drift==99: the log of the step Survive says why.**"
 PULL_REQUEST = {"pull_request": {"number": 7, "head": {"ref": "theirs"}, "base": {"ref": "main"}}}
+TOKEN = "token-of-a-test"
 WORKFLOW = Path(".github", "workflows", "theirs.yml")
 
 
@@ -88,29 +88,41 @@ def test_the_action_answers_in_the_summary(theirs: Path, candidate: str, summary
     assert summary in ran.text, ran.text[-4000:]
 
 
-def badge(theirs: Path) -> Any:
-    return json.loads((theirs.parent / "artifacts" / "drift" / "badge.json").read_text())
-
-
 @pytest.mark.long
 def test_the_workflow_keeps_one_comment_and_the_reports(theirs: Path, tmp_path: Path) -> None:
-    event = tmp_path / "event.json"
-    event.write_text(json.dumps(PULL_REQUEST))
-    options = ("--eventpath", str(event), "--secret", "GITHUB_TOKEN=token-of-a-test")
-    with serve("nektos/act") as github:
-        environment = {"GITHUB_API_URL": github.address, "GITHUB_REPOSITORY": github.repository}
-        ran = run(
-            theirs, "pull_request", CALL.replace("CANDIDATE", "drift==2"), *options, **environment
-        )
-        print(ran.text)
-        assert "Survive" in ran.names("failure"), ran.text[-4000:]
-        assert "Comment" in ran.names(), ran.text[-4000:]
+    (tmp_path / "event.json").write_text(json.dumps(PULL_REQUEST))
+    options = ("--eventpath", str(tmp_path / "event.json"), "--secret", f"GITHUB_TOKEN={TOKEN}")
+    reports = tmp_path / "artifacts" / "drift"
+    no_base = CALL.replace("CANDIDATE", "drift==99").replace("none]==1", "none]==77")
+    with serve() as github:
+        own = {"GITHUB_API_URL": github.address, "GITHUB_REPOSITORY": github.repository}
+
+        def called(workflow: str) -> Ran:
+            ran = run(theirs, "pull_request", workflow, *options, **own)
+            assert "Survive" in ran.names("failure"), ran.text[-4000:]
+            assert "Comment" in ran.names(), ran.text[-4000:]
+            return ran
+
+        def badge() -> tuple[str, str]:
+            data = json.loads((reports / "badge.json").read_text())
+            return data["label"], data["message"]
+
+        called(CALL.replace("CANDIDATE", "drift==2"))
         ((number, body),) = github.comments
         assert number == 7
         assert "**1 regressed.**" in body
-        assert "[Log and reports](https://github.com/" in body
         assert "test_theirs.py::test_3" in body
-        assert (badge(theirs)["label"], badge(theirs)["message"]) == ("drift 2", "1 test breaks")
-        answer = json.loads((tmp_path / "artifacts" / "drift" / "answer.json").read_text())
+        assert f"[Log and reports](https://github.com/{github.repository}/actions/runs/" in body
+        assert badge() == ("drift 2", "1 test breaks")
+        answer = json.loads((reports / "answer.json").read_text())
         assert answer["counts"] == {"regressed": 1, "unchanged": 1}
-        assert list((tmp_path / "artifacts" / "drift").glob("candidate/run/log"))
+        assert (reports / "candidate" / "run" / "log").exists()
+        called(no_base)
+        ((number, body),) = github.comments
+        assert number == 7
+        assert NO_ANSWER in body
+        assert badge() == ("drift 99", "no answer")
+        github.refusals, github.refused = [(403, {})], ("PATCH", "POST")
+        assert "the token may not write" in called(f"{no_base}# from a fork\n").text
+        assert github.comments == [(number, body)]
+        assert github.tokens == {f"Bearer {TOKEN}"}
