@@ -16,8 +16,11 @@ import pytest
 from support.commands import run_program, xla_harness
 from support.drift import GOOD, wheel
 
+from harness.junit.result import Result
+from harness.model.outcome import Kind
 from harness.stacks import uv
 from harness.survive.side import SideProcess, SurviveSide
+from harness.survive.survival import slower
 
 OLD = GOOD + "__version__ = '1'\nKINDS = ['a', 'b']\nold = 1\n"
 NEW = (
@@ -171,6 +174,15 @@ def test_each_verdict(owner: Owner, arguments: tuple[str, ...]) -> None:
     assert "regressed: 5 (1 expected)" in done.stdout
     assert (owner.folder / "answer.md").read_text().startswith("**4 regressed, 2 missing, 1 slower")
     assert owner.badge == ("drift 2", "7 tests break", "red")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_slower"),
+    [(0.1, 1.0, True), (0.11, 1.05, False), (0.01, 0.99, False), (5, 49, False), (5, 50, True)],
+)
+def test_ten_times_and_a_second(before: float, after: float, *, is_slower: bool) -> None:
+    sides = (Result("a", outcome=Kind.PASSED, duration=seconds) for seconds in (before, after))
+    assert bool(slower(*sides)) == is_slower
 
 
 def test_beside_reruns_of_a_plugin(owner: Owner) -> None:
