@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from support.commands import run_program
 from support.drift import GOOD, NO_DOUBLE, wheel
 from support.github_api import serve
+from support.paths import ROOT
 from support.workflows import RUNNER, Ran, act, clone
 
 ACTION = f"""
@@ -126,3 +129,27 @@ def test_the_workflow_keeps_one_comment_and_the_reports(theirs: Path, tmp_path: 
         assert "the token may not write" in called(f"{no_base}# from a fork\n").text
         assert github.comments == [(number, body)]
         assert github.tokens == {f"Bearer {TOKEN}"}
+
+
+def test_the_badge_is_published_as_the_page_shows(tmp_path: Path) -> None:
+    """Again and again, and nothing but the badge."""
+    texts = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/survive.md").read_text(), re.DOTALL)
+    (publish,) = yaml.safe_load(texts[0])["jobs"]["badge"]["steps"][1:]
+    remote = tmp_path / "project.git"
+    run_program("git", "init", "--bare", remote, check=True)
+    environment = os.environ | {
+        "GITHUB_TOKEN": TOKEN,
+        "GITHUB_REPOSITORY": "owner/project",
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": f"url.{remote}.insteadOf",
+        "GIT_CONFIG_VALUE_0": f"https://x-access-token:{TOKEN}@github.com/owner/project",
+    }
+    for text in ("works", "2 tests break"):
+        folder = tmp_path / text / publish["working-directory"]
+        folder.mkdir(parents=True)
+        (folder / "badge.json").write_text(text)
+        (folder / "answer.md").write_text("not published")
+        run_program("bash", "-e", "-c", publish["run"], cwd=folder, env=environment, check=True)
+        listed = run_program("git", "ls-tree", "-r", "--name-only", "badges", cwd=remote)
+        assert listed.stdout == "badge.json\n"
+        assert run_program("git", "show", "badges:badge.json", cwd=remote).stdout == text
