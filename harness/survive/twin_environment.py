@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 from filelock import FileLock
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from harness.errors import BadInputError
 from harness.stacks import uv
@@ -22,6 +24,7 @@ from harness.stacks.environments import Say, cache_folder
 # They are released together, and the newest that the candidate accepts is what pip installs.
 _FOLLOWERS = {"jax": ("jaxlib",)}
 _COMPLETE = "complete"
+_CUDA_PLUGIN = re.compile(r"jax-(cuda\d+)-plugin")
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,7 @@ def twin(base: Path, wanted: Mapping[str, str], installed: Installed, say: Say) 
             )
     say(f"resolving {' '.join(wanted.values())} beside {len(installed.versions)} packages")
     text = _resolved(base, wanted, installed)
+    _check_plugins(text)
     digest = hashlib.sha256(f"{base.resolve()}\n{text}".encode()).hexdigest()[:12]
     folder = cache_folder() / "survive" / digest
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -133,6 +137,22 @@ def _resolved(base: Path, wanted: Mapping[str, str], installed: Installed) -> st
         if name not in followers:
             pins.append(f"{name}=={version}")
     return _compiled(base, wanted, lines, pins)
+
+
+def _check_plugins(pins: str) -> None:
+    """Raise BadInputError if jaxlib would not use the CUDA plugin, for its version.
+
+    It would only warn (jaxlib/plugin_support.py) and go without the plugin's kernels, which is not
+    what the tests will meet.
+    """
+    versions = dict(line.split("==", 1) for line in pins.splitlines() if "==" in line)
+    for match in filter(None, map(_CUDA_PLUGIN.fullmatch, versions)):
+        pair = [versions[name] for name in ("jaxlib", match[0]) if name in versions]
+        if len({Version(version).release for version in pair}) > 1:
+            raise BadInputError(
+                f"jaxlib {pair[0]} does not use {match[0]} {pair[1]}: "
+                f"jax[{match[1]}]==VERSION moves both"
+            )
 
 
 def _compiled(

@@ -385,6 +385,34 @@ def test_a_package_that_refuses_the_candidate(owner: Owner, tmp_path: Path) -> N
     assert "the pins don't fit together" in done.stderr
 
 
+def test_a_cuda_plugin_moves_too(owner: Owner, tmp_path: Path) -> None:
+    """jaxlib uses none of another version than its own, which may be older than that of jax."""
+    wheels = owner.python.parents[2] / "wheels"
+    for version, jaxlib in (("1001", "1001"), ("1002", "1002"), ("1003", "1002")):
+        extra = f"Requires-Dist: jax-cuda12-plugin=={jaxlib}; extra == 'cuda12'"
+        needs = f"jaxlib=={jaxlib}\nProvides-Extra: cuda12\n{extra}"
+        wheel(wheels, version, f"__version__ = '{version}'", name="jax", needs=needs)
+        for name in ("jaxlib", "jax_cuda12_plugin"):
+            wheel(wheels, jaxlib, "", name=name)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "wheels").symlink_to(wheels)
+    python = environment(tmp_path / "own", "pytest==9.0.2", "jax[cuda12]==1001")
+    owner.write(test_one="import jax\ndef test_one(): pass")
+    for candidate, plugin, jaxlib in (
+        ("jax==1002", "1001", "1002"),
+        ("jax-cuda12-plugin==1002", "1002", "1001"),
+    ):
+        done = owner.survive(candidate, "--", "test_one.py", python=python)
+        assert done.returncode == 2, done.stdout
+        message = f"jaxlib {jaxlib} does not use jax-cuda12-plugin {plugin}: "
+        assert f"{message}jax[cuda12]==VERSION moves both" in done.stderr
+    done = owner.survive("jax[cuda12]==1003", "--", "test_one.py", python=python)
+    assert done.returncode == 0, done.stderr
+    moved = "Moved along: jax-cuda12-plugin 1001 -> 1002, jaxlib 1001 -> 1002."
+    assert moved in " ".join(done.stdout.split())
+    assert owner.badge == ("jax 1003", "works", "brightgreen")
+
+
 def test_an_older_candidate_that_needs_an_older_package(owner: Owner, tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "wheels").symlink_to(owner.python.parents[2] / "wheels")
