@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -16,6 +17,36 @@ _MADV_COLLAPSE = 25
 _HUGE_PAGE = 2 << 20
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _LoadedObject(ctypes.Structure):
+    """The first fields of dl_phdr_info, which all platforms have."""
+
+    _fields_ = (
+        ("address", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("headers", ctypes.c_void_p),
+        ("count", ctypes.c_uint16),
+        ("adds", ctypes.c_ulonglong),
+    )
+
+
+def _note_adds(info: Any, size: int, adds: Any) -> int:
+    del size
+    adds[0] = info.contents.adds
+    return 1  # no other object: the number is the same in each
+
+
+_NOTE_ADDS = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.POINTER(_LoadedObject), ctypes.c_size_t, ctypes.POINTER(ctypes.c_ulonglong)
+)(_note_adds)
+
+
+def count_loads() -> int:
+    """Return how many shared objects this process has loaded so far, also those unloaded since."""
+    adds = ctypes.c_ulonglong()
+    _libc.dl_iterate_phdr(_NOTE_ADDS, ctypes.byref(adds))
+    return adds.value
 
 
 class _SigAction(ctypes.Structure):

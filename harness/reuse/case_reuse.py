@@ -65,6 +65,7 @@ class CaseReuse:
         stack = environment.get(STACK_VARIABLE, "")
         self._run = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {stack}".rstrip()
         self._item: pytest.Item | None = None  # that runs now
+        self._key = ""  # of it in the store
         self._reports: list[dict[str, Any]] = []  # of it
         self._stored: dict[str, Any] | None = None  # its record, if nothing has changed
         self._change = ""
@@ -83,7 +84,8 @@ class CaseReuse:
         if CASE not in item.stash or os.getpid() != self._pid:
             return None
         self._item, self._reports, self._change = item, [], ""
-        self._stored = self._store.read(_CASES, self._dependencies.key(item))
+        self._key = self._dependencies.key(item)
+        self._stored = self._store.read(_CASES, self._key)
         if self._stored is not None:
             self._change = self._dependencies.change(self._stored)
         if self._stored is None or self._change or self._is_checked(item):
@@ -131,14 +133,13 @@ class CaseReuse:
 
     def _keep(self, item: pytest.Item, record: Record) -> str:
         """Keep the result that has just been measured; return why not if it can't be reused."""
-        key = self._dependencies.key(item)
         used = item.stash.get(USED, [])
         names = (name for report in self._reports for name, _ in report["user_properties"])
         if refusal := _refusal(record, used, names):
-            self._store.remove(_CASES, key)
+            self._store.remove(_CASES, self._key)
             return refusal
         data = self._dependencies.record(item, used)
-        self._store.write(_CASES, key, {**data, "run": self._run, "reports": self._reports})
+        self._store.write(_CASES, self._key, {**data, "run": self._run, "reports": self._reports})
         return ""
 
     def _recorded(self, stored: Mapping[str, Any]) -> Record | None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import harness
+from harness.isolation.garbage import importing
 from harness.junit.properties import STACK_VARIABLE
 from harness.matrix.home import sources
 from harness.reuse.digests import PACKAGES, PROJECT, Digests
@@ -48,7 +49,7 @@ class Dependencies:
         self._digests = Digests(self._project)
         self._imports = ProjectImports(self._project, self._digests.is_of_project)
         self._collected: dict[str, str] = {}
-        self._set = cache(self._write_set)
+        self._set_names: dict[int, str] = {}  # by the identity of a set, which is kept
         self._change_in = cache(self._change_in_set)
         self._with_imports = cache(self._with_imports_of)
 
@@ -79,7 +80,7 @@ class Dependencies:
             names.add(PACKAGES)
         parts = (self._loaded, self._collected, self._imported(item.path, modules))
         return {
-            "sets": [self._set(tuple(sorted(part.items()))) for part in parts],
+            "sets": [self._set_name(part) for part in parts],
             "own": self._digested(names.difference(*parts)),
         }
 
@@ -98,10 +99,13 @@ class Dependencies:
         changed = (name for name, digest in digests.items() if self._digests.of(name) != digest)
         return next(changed, "")
 
-    def _write_set(self, items: tuple[tuple[str, str], ...]) -> str:
-        name = _digest(items)
-        self._store.write(SETS, name, dict(items))
-        return name
+    def _set_name(self, digests: dict[str, str]) -> str:
+        """Write the set once, and return its name in the store."""
+        if id(digests) not in self._set_names:
+            name = _digest(sorted(digests.items()))
+            self._store.write(SETS, name, digests)
+            self._set_names[id(digests)] = name
+        return self._set_names[id(digests)]
 
     def _digested(self, names: Iterable[str]) -> dict[str, str]:
         return {name: self._digests.of(name) for name in names if name}
@@ -127,9 +131,10 @@ class Dependencies:
     @cached_property
     def _loaded(self) -> dict[str, str]:
         """The installed files that every case's process has inherited from this one."""
-        files = [getattr(module, "__file__", None) for module in [*sys.modules.values()]]
-        names = map(self._digests.name_of, [*filter(None, files), *native_libraries()])
-        return self._digested(name for name in names if not name.startswith(PROJECT))
+        with importing():  # it stays, and each case's process would copy it
+            files = [getattr(module, "__file__", None) for module in [*sys.modules.values()]]
+            names = map(self._digests.name_of, [*filter(None, files), *native_libraries()])
+            return self._digested(name for name in names if not name.startswith(PROJECT))
 
     @cached_property
     def _common(self) -> list[object]:

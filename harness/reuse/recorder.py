@@ -9,6 +9,8 @@ from importlib.util import source_from_cache
 from pathlib import Path
 from typing import Any
 
+from harness.isolation import libc
+
 # The first word of a record: what was done with the path, or what happened besides.
 READ, WROTE, LISTED, FORKED, UNTRACKED = "read", "wrote", "listed", "forked", "untracked"
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
@@ -20,6 +22,8 @@ _CONNECTS = frozenset({"socket.connect", "socket.getaddrinfo"})
 _LOCAL = ("127.", "localhost", "::1", "0.0.0.0", "/")  # noqa: S104 - addresses to compare with
 _IMPORTERS = frozenset({"importlib._bootstrap_external", "zipimport"})
 
+_Act = Callable[[str, tuple[Any, ...]], str]  # returns the record of an event, or ""
+
 
 class FileRecorder:
     """FileRecorder of one process; its forks append to the same record.
@@ -30,15 +34,17 @@ class FileRecorder:
     def __init__(self) -> None:
         self._file: int | None = None
         self._known: set[str] = set()
+        self._loads = 0  # of shared objects before the start
         self._is_installed = False
 
     def start(self) -> None:
         """Begin a new, empty record."""
         self._known = set()
+        self._loads = libc.count_loads()
         self._file = os.memfd_create("files-used")
         if not self._is_installed:
             self._is_installed = True
-            sys.addaudithook(self._audit)
+            sys.addaudithook(self._hook())
 
     def stop(self) -> list[str]:
         """Return what was recorded, and record no more."""
@@ -49,15 +55,27 @@ class FileRecorder:
         return used
 
     def used(self) -> list[str]:
-        """Return the records so far, with the native libraries that this process has loaded."""
+        """Return the records so far, with all native libraries if this process has loaded one."""
         if self._file is None:
             return []
+        has_loaded = libc.count_loads() > self._loads
+        libraries = native_libraries() if has_loaded else []
         content = os.pread(self._file, os.fstat(self._file).st_size, 0)
         lines = content.decode(errors="surrogateescape").splitlines()
-        return [*dict.fromkeys(lines), *(f"{READ} {path}" for path in native_libraries())]
+        return [*dict.fromkeys(lines), *(f"{READ} {path}" for path in libraries)]
 
-    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if self._file is None or (act := _ACTS.get(event)) is None:
+    def _hook(self) -> Callable[[str, tuple[Any, ...]], None]:
+        """Return the hook: a plain function, since it is called for each ``id`` and ``getattr``."""
+        act_of, record = _ACTS.get, self._record
+
+        def hook(event: str, arguments: tuple[Any, ...]) -> None:
+            if (act := act_of(event)) is not None:
+                record(act, event, arguments)
+
+        return hook
+
+    def _record(self, act: _Act, event: str, arguments: tuple[Any, ...]) -> None:
+        if self._file is None:
             return
         try:
             line = act(event, arguments)
@@ -89,7 +107,7 @@ def _opened(event: str, arguments: tuple[Any, ...]) -> str:
 def _listed(event: str, arguments: tuple[Any, ...]) -> str:
     del event
     path = arguments[0]
-    importer = sys._getframe(2).f_globals.get("__name__") in _IMPORTERS
+    importer = sys._getframe(3).f_globals.get("__name__") in _IMPORTERS
     if importer or isinstance(path, int):
         return ""
     return f"{LISTED} {os.path.abspath(os.fsdecode(path or '.'))}"  # noqa: PTH100
@@ -112,7 +130,7 @@ def _connected(event: str, arguments: tuple[Any, ...]) -> str:
     return "" if not host or host.startswith(_LOCAL) else f"{UNTRACKED} it asks {host}"
 
 
-_ACTS: dict[str, Callable[[str, tuple[Any, ...]], str]] = {
+_ACTS: dict[str, _Act] = {
     "open": _opened,
     **dict.fromkeys(_LISTS, _listed),
     **dict.fromkeys(_FORKS, _forked),
