@@ -29,9 +29,16 @@ _VARIABLES = (
     *("NVIDIA_", "OMP_", "MKL_", "LD_", "PYTHON", STACK_VARIABLE),
 )
 _OF_THE_RUN = ("XLA_HARNESS_", "PYTHONPATH", "PYTEST_")
-_OPTIONS = (
-    *("isolation", "memory_limit", "output_limit", "processes"),
-    *("plugin", "plugin_option", "plugin_version"),
+# Options that choose cases, share them out or show them. Any other one, of any plugin or
+# conftest.py, may decide what a case does.
+_CHOOSE_OR_SHOW = frozenset(
+    {
+        *("file_or_dir", "keyword", "markexpr", "deselect", "cases", "unless_cases", "first"),
+        *("lane", "unless_lane", "topology", "shard", "quick", "expectations", "deadline"),
+        *("reuse", "reuse_check", "reuse_seed", "xmlpath", "verbose", "color", "full"),
+        *("numprocesses", "maxprocesses", "tx", "dist", "loadgroup", "testrunuid", "basetemp"),
+        *("capture", "usepdb", "looponfail", "failedfirst", "lf", "tbstyle", "showcapture"),
+    }
 )
 SETS = "sets"  # kind of the stored objects that many records have in common
 
@@ -48,6 +55,7 @@ class Dependencies:
         self._project = config.rootpath.resolve()
         self._digests = Digests(self._project)
         self._imports = ProjectImports(self._project, self._digests.is_of_project)
+        self._options = dict(sorted(vars(config.option).items()))
         self._collected: dict[str, str] = {}
         self._set_names: dict[int, str] = {}  # by the identity of a set, which is kept
         self._change_in = cache(self._change_in_set)
@@ -147,7 +155,7 @@ class Dependencies:
         return [
             self._environment.get(STACK_VARIABLE, ""),
             variables,
-            [self._config.getoption(option) for option in _OPTIONS],
+            {k: repr(v) for k, v in self._options.items() if k not in _CHOOSE_OR_SHOW},
             self._digests.package_names,
             sys.version,
             platform.machine(),

@@ -147,6 +147,8 @@ def test_other_circumstances_run_again(project: Project) -> None:
     every = SUMS | DATA
     assert project.ran(XLA_FLAGS="--xla_cpu_use_thunk_runtime=true") == every
     assert project.ran("tests", "--deadline", "30") == every
+    assert project.ran("tests", "-W", "error") == every
+    assert project.ran("tests", "-o", "xla_long=slow") == every
     assert project.ran("tests", "--topology", "2") == set()
     assert project.ran("tests", "-n", "2") == set()
     assert project.ran("tests", "-k", "total") == set()
