@@ -235,3 +235,11 @@ def test_bad_input(project: Project, words: tuple[str, str]) -> None:
     )
     assert done.returncode == 2
     assert words[0] in done.stderr + done.stdout
+
+
+def test_chosen_cases_run_first(project: Project) -> None:
+    (project.folder / "bad.txt").write_text("tests/test_sums.py::test_again[cpu-2]\n")
+    _, usual = project.run()
+    _, reused = project.run("tests", "--first=bad.txt", "--reuse-check=1")
+    assert [*usual][-1] == [*reused][0] == "test_again"
+    assert [*reused][1:] == [*usual][:-1]
