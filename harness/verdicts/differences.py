@@ -42,6 +42,7 @@ _PLANTED = "it is there only while sensitivity is measured"
 _MERGED = "it is there only in reports of several workers, merged"
 NOT_COMPARED: Mapping[str, str] = {
     **dict.fromkeys(("expectation", "expected", "expected_by", "actual", "unproven"), _ANSWER),
+    **dict.fromkeys(("reused", "reused_wrongly"), "it says when the result was measured"),
     "not_executed": "the answer counts the passes of the candidate that executed nothing",
     **dict.fromkeys(("outcome", "outcome_detail", "failure", "signal"), _ANSWER),
     **dict.fromkeys(("layer", "signature"), _ANSWER),
