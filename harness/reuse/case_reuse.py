@@ -197,9 +197,8 @@ class ReuseSummary:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         write = terminalreporter.write_line
         if self._runs:
-            last = f" to {max(self._runs)}" if len({*self._runs}) > 1 else ""
-            first = min(self._runs)
-            write(f"{len(self._runs)} of {self._cases} results reused, measured {first}{last}")
+            oldest = min(self._runs)
+            write(f"{len(self._runs)} of {self._cases} results reused, the oldest of {oldest}")
         for change, count in self._changes.most_common(_SHOWN):
             write(printable(f"{count} ran again: {change} changed"))
         for refusal, count in self._refusals.most_common(_SHOWN):

@@ -204,6 +204,9 @@ def test_a_damaged_store_is_said(project: Project) -> None:
     damaged[1].write_bytes(content[:64] + zlib.compress(changed))
     output, reused = project.run()
     assert [*reused.values()].count("") == 2
+    (line,) = (line for line in output.splitlines() if " results reused, the oldest of " in line)
+    assert line.startswith("5 of 7 ")
+    assert line.endswith(min(filter(None, reused.values())))
     assert "2 damaged results were removed" in output
     for path in (project.store / "1" / "sets").rglob("*"):
         if path.is_file():
