@@ -129,12 +129,12 @@ def _changed(owner: Distribution) -> Iterator[str]:
             yield path
             continue
         if status.st_size != int(size or -1) or (
-            status.st_mtime > written and _digest(file) != digest
+            status.st_mtime > written and record_digest(file) != digest
         ):
             yield path
 
 
-def _digest(file: str) -> str:
+def record_digest(file: str) -> str:
     """Return the file's digest in the format of a wheel's RECORD file."""
     with Path(file).open("rb") as content:
         digest = hashlib.file_digest(content, "sha256").digest()

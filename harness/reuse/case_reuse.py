@@ -86,9 +86,9 @@ class CaseReuse:
         self._item, self._reports, self._change = item, [], ""
         self._key = self._dependencies.key(item)
         self._stored = self._store.read(_CASES, self._key)
-        if self._stored is not None:
-            self._change = self._dependencies.change(self._stored)
-        if self._stored is None or self._change or self._is_checked(item):
+        if self._stored is not None and (change := self._dependencies.change(self._stored)):
+            self._stored, self._change = None, change
+        if self._stored is None or self._is_checked(item):
             return None
         self._item = None
         hook = item.ihook
@@ -120,12 +120,11 @@ class CaseReuse:
         if record is None:
             return
         item, self._item = self._item, None
-        difference = ""
-        if self._stored is not None and not self._change:
+        checked, difference = self._stored is not None, ""
+        if self._stored is not None:
             difference = _difference(self._recorded(self._stored), record)
         if difference:
             report.user_properties.append((REUSED_WRONGLY, difference))
-        checked = self._stored is not None and not self._change
         refusal = self._keep(item, record)
         self._note(
             report, checked=checked, difference=difference, change=self._change, refusal=refusal

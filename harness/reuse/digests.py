@@ -10,6 +10,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 import harness
+from harness.model.provenance import record_digest
 
 ABSENT = ""  # digest of what does not exist
 PACKAGES = "packages"  # name under which the digest of all installed packages stands
@@ -75,8 +76,7 @@ class Digests:
             digest, size, written = self._recorded.get(name, ("", -1, 0.0))
             if digest and status.st_size == size and status.st_mtime <= written:
                 return digest
-            with path.open("rb") as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()
+            return record_digest(str(path))
         except OSError:
             return ABSENT
 

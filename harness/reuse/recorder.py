@@ -26,7 +26,7 @@ _Act = Callable[[str, tuple[Any, ...]], str]  # returns the record of an event, 
 
 
 class FileRecorder:
-    """FileRecorder of one process; its forks append to the same record.
+    """Record of what one process uses; its forks append to the same record.
 
     An audit hook stays installed until its process ends, so ``start`` can be called again.
     """
