@@ -159,19 +159,19 @@ class Dependencies:
             self._digests.package_names,
             sys.version,
             platform.machine(),
-            _processor_features(),
-            _harness(),
+            processor_features(),
+            harness_digest(),
         ]
 
 
-def _harness() -> str:
+def harness_digest() -> str:
     """Return a digest of the harness's own files, its plugins for PJRT included."""
     folder = Path(harness.__file__).parent
     contents = [(str(path.relative_to(folder)), path.read_bytes()) for path in sources(folder)]
     return _digest([(name, hashlib.sha256(content).hexdigest()) for name, content in contents])
 
 
-def _processor_features() -> str:
+def processor_features() -> str:
     """Return what the processor can do: compilers choose instructions by it, and so roundings."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     return next((line for line in lines if line.startswith(("flags", "Features"))), "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sysconfig
 import tempfile
+from collections.abc import Sequence
 from functools import cached_property
 from importlib.metadata import distributions
 from pathlib import Path
@@ -14,16 +15,18 @@ from harness.model.provenance import record_digest
 
 ABSENT = ""  # digest of what does not exist
 PACKAGES = "packages"  # name under which the digest of all installed packages stands
-_SITE, PROJECT = "site:", "project:"
+SITE, PROJECT = "site:", "project:"
 
 
 class Digests:
     """Digests of what a project's tests use; each file is read at most once."""
 
-    def __init__(self, project: Path) -> None:
+    def __init__(self, project: Path, sites: Sequence[Path] = ()) -> None:
+        """``sites`` are folders of installed packages, by default those of this process."""
         self._project = str(project)
         paths = sysconfig.get_paths()
-        self._sites = tuple(sorted({paths["purelib"], paths["platlib"]}))
+        own = sorted({paths["purelib"], paths["platlib"]})
+        self._sites = tuple(map(str, sites or own))
         self._python = paths["stdlib"], paths["platstdlib"]
         self._harness = str(Path(harness.__file__).parent), str(_harness_folder())
         self._passing = "/proc/", "/sys/", "/dev/", f"{tempfile.gettempdir()}/"
@@ -47,7 +50,7 @@ class Digests:
         """
         for site in self._sites:
             if path.startswith(f"{site}/"):
-                return f"{_SITE}{path[len(site) + 1 :]}"
+                return f"{SITE}{path[len(site) + 1 :]}"
         if self._is_within(path, self._harness) or self._is_within(path, self._python):
             return ""
         if path.startswith(f"{self._project}/"):
@@ -83,8 +86,8 @@ class Digests:
     def _path(self, name: str) -> Path:
         if name.startswith(PROJECT):
             return Path(self._project, name.removeprefix(PROJECT))
-        if name.startswith(_SITE):
-            places = [Path(site, name.removeprefix(_SITE)) for site in self._sites]
+        if name.startswith(SITE):
+            places = [Path(site, name.removeprefix(SITE)) for site in self._sites]
             return next((place for place in places if place.exists()), places[0])
         return Path(name)
 
@@ -99,7 +102,7 @@ class Digests:
             written = record.stat().st_mtime if own and record.is_file() else 0.0
             for path, digest, size in rows:
                 if digest and size:
-                    recorded[f"{_SITE}{path}"] = (digest, int(size), written)
+                    recorded[f"{SITE}{path}"] = (digest, int(size), written)
         return recorded
 
     @staticmethod

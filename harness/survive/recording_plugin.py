@@ -7,10 +7,11 @@ it imports only the standard library. It appends lines of JSON to files in ``$XL
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import sys
-from importlib import metadata
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 
 FOLDER = "XLA_HARNESS_SURVIVE"
 SETTINGS, ENDINGS, LOADED = "settings.json", "endings.jsonl", "loaded.jsonl"
+ACCELERATORS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel", "/dev/vfio/")
 _MOST_TEXT = 20_000  # characters of a failure, its end
 
 
@@ -31,31 +33,44 @@ def _append(name: str, **data: object) -> None:
         os.close(file)
 
 
-def _modules(distribution: str) -> set[str]:
-    """Return the top-level modules of an installed package."""
-    names = {distribution.replace("-", "_")}  # all that is known of an editable one
-    try:
-        files = metadata.distribution(distribution).files or []
-    except metadata.PackageNotFoundError:
-        return names
-    for file in files:
-        name, _, suffix = file.parts[0].partition(".")
-        if name.isidentifier() and (not suffix if len(file.parts) > 1 else "so" in suffix + "py"):
-            names.add(name)
-    return names
+def _modules() -> dict[str, tuple[str, str]]:
+    """Return version and place of each top-level module that is not Python's own."""
+    loaded = {}
+    for name, module in [*sys.modules.items()]:
+        if "." not in name and name not in sys.stdlib_module_names:
+            values = getattr(module, "__dict__", {})  # no __getattr__ of a lazy module
+            places = [values.get("__file__"), *(values.get("__path__") or ())]
+            place = next((str(place) for place in places if place), "")
+            loaded[name] = str(values.get("__version__", "")), place
+    return loaded
+
+
+def _platform() -> str:
+    """Return the platform on which jax computes by default; "" before it computes anything."""
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    name = str(getattr(getattr(bridge, "_default_backend", None), "platform", ""))
+    return "gpu" if name in ("cuda", "rocm") else name
+
+
+def _devices() -> Iterator[str]:
+    """Yield the accelerators' files that this process has open, whatever framework opened them."""
+    for descriptor in Path("/proc/self/fd").glob("*"):
+        with contextlib.suppress(OSError):  # the folder's own descriptor is closed by now
+            if (path := str(descriptor.readlink())).startswith(ACCELERATORS):
+                yield path
 
 
 class Recorder:
     """Plugin object, in the process that reports and in each worker of pytest-xdist."""
 
     def __init__(self, config: Any) -> None:
-        text = Path(os.environ[FOLDER], SETTINGS).read_text(encoding="utf-8")
-        settings = json.loads(text)
+        settings = json.loads(Path(os.environ[FOLDER], SETTINGS).read_text(encoding="utf-8"))
         self._config = config
         self._only, self._done = settings["only"], set(settings["done"])
-        self._modules = {name: sorted(_modules(name)) for name in settings["packages"]}
-        self._noted: tuple[int, object] = (0, None)
+        self._noted: dict[str, object] = {}
         self._ran = False
+        self._platforms: set[str] = set()
+        self._devices: set[str] = set()
         atexit.register(self._note)  # also where conftest.py can't be imported
 
     @property
@@ -64,15 +79,19 @@ class Recorder:
         return not hasattr(self._config, "workerinput")
 
     def _note(self) -> None:
-        """Note which of the packages this process has loaded, whenever that has changed."""
-        loaded = {
-            package: [str(getattr(module, "__version__", "")), _place(module)]
-            for package, names in self._modules.items()
-            for module in [sys.modules[name] for name in names if name in sys.modules][:1]
+        """Note what this process has loaded and computes on, whenever that has changed."""
+        self._platforms |= {_platform()} - {""}  # jax forgets it at its exit
+        self._devices.update(_devices())
+        noted = {
+            "pid": os.getpid(),
+            "ran": self._ran,
+            "modules": _modules(),
+            "platforms": sorted(self._platforms),
+            "devices": sorted(self._devices),
         }
-        if (loaded or self._ran) and self._noted != (os.getpid(), loaded):
-            self._noted = os.getpid(), loaded
-            _append(LOADED, pid=os.getpid(), loaded=loaded)
+        if noted != self._noted:
+            self._noted = noted
+            _append(LOADED, **noted)
 
     def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
         """Keep the tests to run again, or those that had not ended when a process died."""
@@ -119,11 +138,6 @@ class Recorder:
         self._note()
         if self._reports:
             _append(ENDINGS, exit=int(exitstatus))
-
-
-def _place(module: Any) -> str:
-    places = [getattr(module, "__file__", None), *getattr(module, "__path__", [])]
-    return next((str(place) for place in places if place), "")
 
 
 def _failure(report: Any) -> dict[str, str]:

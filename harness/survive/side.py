@@ -42,7 +42,6 @@ class SurviveSide:
     name: str  # base or candidate
     python: Path
     folder: Path  # for the log and the records
-    packages: Collection[str]  # of which is recorded whether they are loaded
 
 
 @dataclass
@@ -51,16 +50,41 @@ class SideRun:
 
     results: dict[str, Result] = field(default_factory=dict)  # by id
     uncollected: dict[str, Result] = field(default_factory=dict)  # modules, by their file
-    loaded: list[dict[str, tuple[str, str]]] = field(default_factory=list)  # of each process
+    processes: Sequence[Mapping[str, Any]] = ()  # what each had loaded and computed on
     seconds: float = 0.0
     cut: str = ""  # why it ended before its last test
     code: int | None = None  # pytest's
     output: str = ""
+    endings: Sequence[Mapping[str, Any]] = ()  # what the last process of pytest recorded
+    reused: str = ""  # when it was measured, of a stored result
+
+    @classmethod
+    def of(cls, recorded: Mapping[str, Any], reused: str) -> SideRun:
+        """Return the run that ``recorded`` had."""
+        run = cls(**recorded, reused=reused)
+        _read(run, is_late=False)
+        return run
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """Return what is recorded, of a run that one process of pytest brought to its end."""
+        names = ("processes", "seconds", "output", "endings")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def platforms(self) -> list[str]:
+        """Return the platforms on which jax computed."""
+        return sorted({name for each in self.processes for name in each["platforms"]})
 
     @property
     def passed(self) -> int:
         """Number of tests that work."""
         return sum(result.works for result in self.results.values())
+
+    def agrees_with(self, rerun: SideRun) -> bool:
+        """Return whether the tests that ran again work and fail as before."""
+        both = self.results.keys() & rerun.results
+        return all(self.results[each].works == rerun.results[each].works for each in both)
 
     @property
     def last_lines(self) -> str:
@@ -72,42 +96,40 @@ class SideRun:
 class SideProcess:
     """Runs the tests of one side, again without those that ended if one of them ends pytest."""
 
-    def __init__(self, side: SurviveSide, say: Say) -> None:
-        self._side, self._say = side, say
+    def __init__(self, side: SurviveSide, arguments: Sequence[str], say: Say) -> None:
+        self.side, self.arguments, self._say = side, arguments, say
 
-    def run(
-        self, arguments: Sequence[str], only: Collection[str] | None = None, limit: float = 0
-    ) -> SideRun:
-        """Run pytest with these arguments, or of its tests ``only`` some, at most ``limit`` s."""
+    def run(self, only: Collection[str] | None = None, limit: float = 0) -> SideRun:
+        """Run pytest with its arguments, or of its tests ``only`` some, at most ``limit`` s."""
         run, start = SideRun(), time.monotonic()
-        folder = self._side.folder / ("rerun" if only is not None else "run")
+        folder = self.side.folder / ("rerun" if only is not None else "run")
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         shutil.copy(recording.__file__, folder / f"{_PLUGIN}.py")
         for _ in range(_MOST_ENDS):
             settings = {
-                "packages": sorted(self._side.packages),
                 "only": None if only is None else sorted(only),
                 "done": sorted(run.results),
             }
             (folder / recording.SETTINGS).write_text(json.dumps(settings), encoding="utf-8")
             (folder / recording.ENDINGS).write_text("", encoding="utf-8")
-            is_late = self._wait(folder, arguments, start + limit if limit else None)
+            is_late = self._wait(folder, start + limit if limit else None)
             run.output = (folder / "log").read_text(encoding="utf-8", errors="replace")
             before = len(run.results)
-            _read(run, list(_lines(folder / recording.ENDINGS)), is_late=is_late)
+            run.endings = list(_lines(folder / recording.ENDINGS))
+            _read(run, is_late=is_late)
             if is_late:
                 run.cut = f"stopped after {limit:.0f} s, ten times what the base took"
             if is_late or run.code is not None or len(run.results) == before:
                 break
-        processes = {entry["pid"]: entry["loaded"] for entry in _lines(folder / recording.LOADED)}
-        run.loaded = list(processes.values())
+        processes = {entry["pid"]: entry for entry in _lines(folder / recording.LOADED)}
+        run.processes = list(processes.values())
         run.seconds = time.monotonic() - start
         return run
 
-    def _wait(self, folder: Path, arguments: Sequence[str], until: float | None) -> bool:
+    def _wait(self, folder: Path, until: float | None) -> bool:
         """Run pytest once; return whether it had to be stopped."""
-        words = [str(self._side.python), "-m", "pytest", *_OURS, *arguments, *_LAST]
+        words = [str(self.side.python), "-m", "pytest", *_OURS, *self.arguments, *_LAST]
         with (folder / "log").open("ab") as log:
             process = subprocess.Popen(
                 words,
@@ -140,14 +162,12 @@ class SideProcess:
                 count = len(
                     {each["id"] for each in _lines(folder / recording.ENDINGS) if "id" in each}
                 )
-                self._say(
-                    f"{self._side.name}: {count} tests after {time.monotonic() - start:.0f} s"
-                )
+                self._say(f"{self.side.name}: {count} tests after {time.monotonic() - start:.0f} s")
             else:
                 return False
 
     def _variables(self, folder: Path) -> Mapping[str, str]:
-        binaries = self._side.python.parent
+        binaries = self.side.python.parent
         own = {
             recording.FOLDER: str(folder.absolute()),
             "VIRTUAL_ENV": str(binaries.parent),
@@ -174,12 +194,12 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
                 continue
 
 
-def _read(run: SideRun, entries: Sequence[Mapping[str, Any]], *, is_late: bool) -> None:
-    """Add what a process of pytest recorded; what it had begun when it died is broken."""
+def _read(run: SideRun, *, is_late: bool) -> None:
+    """Add what the last process of pytest recorded; what it had begun when it died is broken."""
     phases: dict[str, list[Mapping[str, Any]]] = {}
     begun: dict[str, None] = {}
     run.code = None
-    for entry in entries:
+    for entry in run.endings:
         if "start" in entry:
             begun[entry["start"]] = None
         elif "exit" in entry:

@@ -137,14 +137,21 @@ class Proof:
     of: int
 
 
-def proof(run: SideRun, package: str, version: str, within: Path | None) -> Proof | None:
+def proof(
+    run: SideRun, package: str, modules: Collection[str], version: str, within: Path | None
+) -> Proof | None:
     """Return the proof that the tests had loaded this version, from the environment ``within``.
 
-    None if no process had loaded any. Raises BadInputError if one had loaded another, or one from
-    elsewhere.
+    None if no process had loaded any of the package's ``modules``. Raises BadInputError if one had
+    loaded another version, or one from elsewhere.
     """
-    loaded = [tuple(entry[package]) for entry in run.loaded if package in entry]
-    for text, place in loaded:
+    loaded = {
+        each["pid"]: each["modules"][name]
+        for each in run.processes
+        for name in modules
+        if name in each["modules"]
+    }
+    for text, place in loaded.values():
         is_elsewhere = within is not None and not Path(place).is_relative_to(within)
         if _differs(text, version) or is_elsewhere:
             raise BadInputError(
@@ -154,7 +161,19 @@ def proof(run: SideRun, package: str, version: str, within: Path | None) -> Proo
             )
     if not loaded:
         return None
-    return Proof(package, version, loaded[0][1], len(loaded), len(run.loaded))
+    of = sum(each["ran"] or each["pid"] in loaded for each in run.processes)
+    return Proof(package, version, next(iter(loaded.values()))[1], len(loaded), of)
+
+
+def check_platforms(base: SideRun, candidate: SideRun) -> None:
+    """Raise BadInputError if jax computed elsewhere with the candidate, as without its plugin."""
+    before, after = base.platforms, candidate.platforms
+    if before and after and before != after:
+        raise BadInputError(
+            f"the tests computed on {', '.join(before)} with what is installed, and on "
+            f"{', '.join(after)} with the candidate, so they say nothing about it on "
+            f"{', '.join(before)}: did a plugin of jax fail to load?"
+        )
 
 
 def _differs(text: str, version: str) -> bool:

@@ -104,6 +104,11 @@ def as_plain(survival: Survival) -> dict[str, Any]:
             "base": round(survival.base.seconds, 1),
             "candidate": round(survival.candidate.seconds, 1),
         },
+        "reused": {"base": survival.base.reused, "candidate": survival.candidate.reused},
+        "platforms": {
+            "base": survival.base.platforms,
+            "candidate": survival.candidate.platforms,
+        },
         "cut": survival.candidate.cut,
         "tests": [
             {
@@ -151,10 +156,13 @@ def _sentences(survival: Survival) -> Iterator[str]:
     ]
     yield f"Moved along: {', '.join(along)}." if along else ""
     base, candidate = survival.base, survival.candidate
+    where = f", on {' and '.join(candidate.platforms)}" if candidate.platforms else ""
     yield (
         f"{base.passed} tests passed in {base.seconds:.0f} s on the base, {candidate.passed} in "
-        f"{candidate.seconds:.0f} s with the candidate."
+        f"{candidate.seconds:.0f} s with the candidate{where}."
     )
+    for name, side in (("base", base), ("candidate", candidate)):
+        yield f"{name}: reused, measured at {side.reused}." if side.reused else ""
     yield (
         f"The candidate's run was {candidate.cut}: what is missing may only be late."
         if candidate.cut

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import distributions
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -33,6 +34,11 @@ class Installed:
 
     versions: Mapping[str, str]  # package, in its canonical spelling, to version
     own: Mapping[str, str]  # those that come from a folder, a file or an address: requirement
+
+    @property
+    def editable(self) -> list[str]:
+        """Return the addresses of the folders that are installed as editable."""
+        return [line.removeprefix("-e ") for line in self.own.values() if line.startswith("-e ")]
 
     @classmethod
     def of(cls, python: Path) -> Installed:
@@ -61,6 +67,17 @@ class Twin:
     folder: Path
     python: Path
     moved: Mapping[str, tuple[str, str]]  # package to its version before and now; "" for none
+
+    def modules_of(self, package: str) -> set[str]:
+        """Return the top-level modules of an installed package."""
+        names = {package.replace("-", "_")}  # all that is known of an editable one
+        sites = [str(path) for path in self.folder.glob("lib/python*/site-packages")]
+        for owner in distributions(name=package, path=sites):
+            for file in owner.files or ():
+                name, _, suffix = file.parts[0].partition(".")
+                if not suffix if len(file.parts) > 1 else "so" in suffix or suffix == "py":
+                    names.add(name)
+        return {name for name in names if name.isidentifier()}
 
 
 def requirements(texts: Sequence[str]) -> dict[str, str]:

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
-import textwrap
 import time
-from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.commands import run_program, xla_harness
-from support.drift import GOOD, wheel
+from support.drift import wheel
+from support.owner import NEW, OLD, Owner, environment
 
 from harness.junit.result import Result
 from harness.model.outcome import Kind
-from harness.stacks import uv
+from harness.stacks import constraints
+from harness.stacks.environments import plugin_path
 from harness.survive.side import SideProcess, SurviveSide
 from harness.survive.survival import slower
 
-OLD = GOOD + "__version__ = '1'\nKINDS = ['a', 'b']\nold = 1\n"
-NEW = (
-    GOOD.replace("2 * n", "n * n").replace("SECONDS = 0", "SECONDS = 1.2")
-    + "__version__ = '2'\nKINDS = ['a']\n"
-)
 SUITE = """
 import os, pathlib, time, unittest
 import drift, pytest
@@ -69,7 +61,6 @@ def test_one(): pass
 class TestTwo:
     def test_two(self): pass
 """
-FILES = ("--json", "answer.json", "--markdown", "answer.md", "--badge", "badge.json")
 VERDICTS = {
     "test_suite.py::test_double[1]": "regressed",
     "test_suite.py::test_double[3]": "regressed",
@@ -83,79 +74,6 @@ VERDICTS = {
     "test_suite.py::TestHalf::test_fixed": "fixed",
     "test_suite.py::Case::test_broken": "still failing",
 }
-
-
-@dataclass(frozen=True)
-class Owner:
-    """Somebody with a project, an environment for it, and an index of wheels."""
-
-    folder: Path
-    python: Path
-
-    def write(self, **files: str) -> None:
-        for name, text in files.items():
-            (self.folder / f"{name}.py").write_text(textwrap.dedent(text))
-
-    def survive(self, *words: str, python: Path | None = None) -> subprocess.CompletedProcess[str]:
-        marks = self.folder / "marks"
-        marks.mkdir(exist_ok=True)
-        command = ("survive", *words[:1], "--python", python or self.python)
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "XLA_"))}
-        return xla_harness(
-            *command, *FILES, *words[1:],
-            cwd=self.folder, env=clean | self.variables | {"MARKS": str(marks)},
-        )  # fmt: skip
-
-    @property
-    def variables(self) -> dict[str, str]:
-        shared = self.python.parents[2]
-        return {
-            "XLA_HARNESS_CACHE": str(shared / "cache"),
-            "UV_FIND_LINKS": str(shared / "wheels"),
-            "UV_COMPILE_BYTECODE": "0",
-        }
-
-    @property
-    def answer(self) -> Any:
-        return json.loads((self.folder / "answer.json").read_text())
-
-    @property
-    def badge(self) -> tuple[str, str, str]:
-        data = json.loads((self.folder / "badge.json").read_text())
-        assert data.pop("schemaVersion") == 1
-        assert sorted(data) == ["color", "label", "message"]  # shields.io refuses unknown keys
-        return data["label"], data["message"], data["color"]
-
-    @property
-    def verdicts(self) -> dict[str, str]:
-        return {each["test"]: each["verdict"] for each in self.answer["tests"]}
-
-
-@pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment with pytest, two of its plugins and drift 1."""
-    folder = tmp_path_factory.mktemp("shared")
-    for version, code in (("1", OLD), ("2", NEW)):
-        wheel(folder / "wheels", version, code)
-    wheel(folder / "wheels", "1", "", name="capped", needs="drift<2")
-    wheel(folder / "wheels", "0", "", name="capped")  # had no bound yet
-    for version in ("1", "2"):
-        wheel(folder / "wheels", version, "", name="tool")
-    wheel(folder / "wheels", "0.5", NEW.replace("'2'", "'0.5'"), needs="tool<2")
-    return environment(folder, "pytest==9.0.2", "pytest-xdist", "pytest-rerunfailures", "drift==1")
-
-
-def environment(folder: Path, *packages: str) -> Path:
-    python = folder / f"env-{len(packages)}" / "bin" / "python"
-    run_program(uv.executable(), "venv", "--python", sys.executable, python.parents[1], check=True)
-    command = ("pip", "install", "--find-links", folder / "wheels", "--python", python, *packages)
-    run_program(uv.executable(), *command, check=True)
-    return python
-
-
-@pytest.fixture
-def owner(python: Path, tmp_path: Path) -> Owner:
-    return Owner(tmp_path, python)
 
 
 @pytest.mark.parametrize("arguments", [(), ("-n", "2"), ("-x", "--tb=no", "-q")], ids=str)
@@ -244,8 +162,8 @@ def test_a_test_that_hangs(owner: Owner) -> None:
     )
     os.chdir(owner.folder)
     start = time.monotonic()
-    side = SurviveSide("candidate", owner.python, owner.folder / "out", ["drift"])
-    run = SideProcess(side, lambda _: None).run(["test_hang.py"], limit=4)
+    side = SurviveSide("candidate", owner.python, owner.folder / "out")
+    run = SideProcess(side, ["test_hang.py"], lambda _: None).run(limit=4)
     assert time.monotonic() - start < 30
     outcomes = {each: str(result.outcome) for each, result in run.results.items()}
     assert outcomes == {"test_hang.py::test_a": "passed", "test_hang.py::test_b": "hung"}
@@ -430,3 +348,31 @@ def test_no_pytest(owner: Owner, tmp_path: Path) -> None:
     done = owner.survive("drift==2", "--", "test_one.py", python=python)
     assert done.returncode == 2
     assert f"no pytest among the packages of {python}" in done.stderr
+
+
+def test_the_platform_that_computed(
+    owner: Owner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the processes' own word: a candidate that falls back to the CPU looks green."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "wheels").symlink_to(owner.python.parents[2] / "wheels")
+    jax = f"jax=={metadata.version('jax')}"
+    python = environment(tmp_path / "own", "drift==1", jax, *constraints.harness_needs())
+    monkeypatch.setenv("PYTHONPATH", str(plugin_path(tmp_path)))  # for the virtual TPU
+    test = "import drift, jax\ndef test_sum(): assert jax.numpy.ones(3).sum() == 3"
+    falls_back = (
+        "import drift, os\nif drift.__version__ == '2': os.environ['JAX_PLATFORMS'] = 'cpu'"
+    )
+    owner.write(test_sum=test, conftest=falls_back)
+    within = ("run", "--topology", "2", "--", sys.executable, "-m", "harness")
+    done = owner.survive("drift==2", "--", "test_sum.py", python=python, within=within)
+    assert done.returncode == 2, done.stderr
+    message = "the tests computed on tpu with what is installed, and on cpu with the candidate"
+    assert message in " ".join(done.stderr.split())
+    owner.write(conftest="")
+    for _ in range(2):  # what a device computed is measured each time
+        done = owner.survive("drift==2", "--", "test_sum.py", python=python, within=within)
+        assert done.returncode == 0, done.stderr
+        assert owner.answer["platforms"] == {"base": ["tpu"], "candidate": ["tpu"]}
+        assert owner.answer["reused"] == {"base": "", "candidate": ""}
+        assert "s with the candidate, on tpu." in " ".join(done.stdout.split())
