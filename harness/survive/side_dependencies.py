@@ -51,8 +51,8 @@ def dependencies(
     tests = [(here / file_of(each)).resolve() for each in paths_in(arguments, here)]
     if not all(place.is_relative_to(project) for place in (here, *tests)):
         return {}
-    asked = subprocess.run([python, "-c", _PATH], capture_output=True, check=True)
-    version, path = json.loads(asked.stdout)
+    output = subprocess.check_output([python, "-c", _PATH])
+    version, path = json.loads(output)
     sites = [Path(each) for each in path if Path(each).name in _SITES]
     names = [name for site in sites for name in _installed(site)]
     places = {Path(unquote(urlsplit(address).path)) for address in editable}
