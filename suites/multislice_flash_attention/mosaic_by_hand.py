@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from jax import export
 from jax.interpreters import mlir
 from jaxlib.mlir import ir as _ir
 
@@ -49,6 +50,8 @@ class Module:
         self.bounds: tuple[int, ...] = ()
         self.device = device
         self.reached: list[int] = []  # devices that it signals or copies to
+        self.copies: list[tuple[int, ...]] = []  # the shape of each
+        self.semaphores: list[Array] = []
 
     def run(self, operands: Sequence[Array], results: Sequence[Array]) -> None:
         """Compute the kernel's results in place, one step of its grid after the other."""
@@ -79,6 +82,7 @@ class Module:
             for ref, block, (start, shape) in zip(refs, blocks, places, strict=True):
                 inside = ref[tuple(map(slice, start, np.add(start, shape)))]
                 inside[...] = block[tuple(map(slice, inside.shape))]
+        assert not any(map(np.any, self.semaphores)), "the kernel ends before all that it started"
 
     def _place(self, window: Any, ref: Array, given: list[Array]) -> tuple[Any, Any]:
         """Return where a step's block begins, and its shape."""
@@ -93,7 +97,8 @@ class Module:
         ref = ir.MemRefType(type_)
         dtype = DTYPES.get(str(ref.element_type), np.int32)  # semaphores count
         if "sem" in str(ref.element_type):
-            return np.zeros(ref.shape, dtype)
+            self.semaphores.append(np.zeros(ref.shape, dtype))
+            return self.semaphores[-1]
         return garbage(ref.shape, dtype)
 
     def _block(
@@ -172,6 +177,10 @@ class Module:
         wide = x.astype(np.float32) if x.dtype.kind not in "iu" else x
         return REDUCERS[kind](REDUCERS[kind].reduce(wide, axis=dimensions), start)
 
+    def _tpu_reduce_index(self, op: Any, x: Array) -> Array:
+        is_greatest = "arg_max" in str(op.attributes["kind"])
+        return (np.argmax if is_greatest else np.argmin)(x, op.attributes["axis"].value)
+
     def _tpu_transpose(self, op: Any, x: Array) -> Array:
         return np.transpose(x, numbers(op.attributes["permutation"]))
 
@@ -244,12 +253,17 @@ class Module:
     _tpu_vector_store = _tpu_strided_store = _vector_store
 
     def _tpu_memref_slice(self, op: Any, ref: Array, *indices: Array) -> Array:
-        shape = ir.MemRefType(op.results[0].type).shape
+        shape, sizes = ir.MemRefType(op.results[0].type).shape, iter(indices[ref.ndim :])
+        shape = [int(next(sizes)) if size < 0 else size for size in shape]
         return ref[self._part(op, indices[: ref.ndim], shape)]
 
     def _tpu_memref_squeeze(self, op: Any, ref: Array) -> Array:
-        view = ref.view()
-        view.shape = tuple(ir.MemRefType(op.results[0].type).shape)
+        view, shape = ref.view(), tuple(ir.MemRefType(op.results[0].type).shape)
+        if any(size < 0 for size in shape):  # it is known only here, behind dimensions of one
+            first = ref.ndim - len(shape)
+            assert set(ref.shape[:first]) <= {1}
+            shape = ref.shape[first:]
+        view.shape = shape
         return view
 
     _tpu_memref_reshape = _tpu_memref_squeeze
@@ -260,6 +274,7 @@ class Module:
     def _tpu_enqueue_dma(self, op: Any, *given: Array) -> None:
         source, sent, target, done, device = self._segments(op, given)[:5]
         target[...] = source
+        self.copies.append(source.shape)
         done[...] += source.nbytes
         if device is not None:  # what arrives here is what such a device sends
             sent[...] += source.nbytes
@@ -268,6 +283,11 @@ class Module:
     def _tpu_wait_dma2(self, _: Any, done: Array, source: Array, target: Array, *__: Array) -> None:
         assert done >= target.nbytes == source.nbytes
         done[...] -= target.nbytes
+
+    def _tpu_wait_dma(self, op: Any, *given: Array) -> None:
+        source, sent, target, done = self._segments(op, given)[:4]
+        is_target = "wait_target" not in op.attributes or op.attributes["wait_target"].value
+        self._tpu_wait_dma2(op, done if is_target else sent, source, target)
 
     def _tpu_sem_signal(self, op: Any, *given: Array) -> None:
         count, amount, device = self._segments(op, given)[:3]
@@ -326,13 +346,28 @@ def _memory_of(dtype: Any) -> Any:
     return np.dtype({"b": "i4", "u": f"i{dtype.itemsize}"}.get(dtype.kind, dtype))
 
 
-def printed(fn: Callable[..., Any], *operands: Array) -> tuple[Any, str]:
-    """Lower a function of a ``pallas_call`` with ``debug=True``; also return the call's module."""
+def printed(fn: Callable[..., Any], *operands: Array, exported: bool = False) -> tuple[Any, str]:
+    """Lower a function of a ``pallas_call`` with ``debug=True``; also return the call's module.
+
+    What is exported is lowered for releases of libtpu that are older than this JAX, too.
+    """
     output = StringIO()
     with redirect_stdout(output):
-        lowered = jax.jit(fn).lower(*operands)
+        jitted = jax.jit(fn)
+        if exported:
+            lowered = export.export(jitted, platforms=["tpu"])(*operands)
+        else:
+            lowered = jitted.lower(*operands)
     text = output.getvalue()
     return lowered, text[text.rindex("\nmodule") :]
+
+
+def computed(text: str, operands: Sequence[Array], likes: Sequence[Any]) -> list[Array]:
+    """Compute a module; its results have the shapes and dtypes of ``likes``."""
+    given = [np.asarray(array) for array in jax.tree.leaves(operands)]
+    results = [garbage(like.shape, _memory_of(like.dtype)) for like in likes]
+    Module(text).run([array.astype(_memory_of(array.dtype)) for array in given], results)
+    return [memory.astype(like.dtype) for memory, like in zip(results, likes, strict=True)]
 
 
 def lower(fn: Callable[..., Any], *operands: Array) -> tuple[Any, Callable[[], list[Array]]]:
@@ -341,20 +376,8 @@ def lower(fn: Callable[..., Any], *operands: Array) -> tuple[Any, Callable[[], l
     Returns it, and a function that computes the results of the module that it was lowered to.
     """
     lowered, text = printed(fn, *operands)
-
-    def compute() -> list[Array]:
-        results = [
-            (each.dtype, garbage(each.shape, _memory_of(each.dtype)))
-            for each in jax.tree.leaves(lowered.out_info)
-        ]
-        given = [np.asarray(array) for array in jax.tree.leaves(operands)]
-        Module(text).run(
-            [array.astype(_memory_of(array.dtype)) for array in given],
-            [memory for _, memory in results],
-        )
-        return [memory.astype(dtype) for dtype, memory in results]
-
-    return lowered.compile(), compute
+    likes = jax.tree.leaves(lowered.out_info)
+    return lowered.compile(), lambda: computed(text, operands, likes)
 
 
 def ways(

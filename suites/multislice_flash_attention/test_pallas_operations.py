@@ -19,7 +19,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from suites.multislice_flash_attention.mosaic_by_hand import lower
+from suites.multislice_flash_attention.mosaic_by_hand import computed, lower, printed
 from suites.shared.jax_releases import needs_tpu_interpret_mode
 
 pytestmark = [
@@ -54,27 +54,35 @@ def check(
     subtests: pytest.Subtests, operations: Operations, *operands: Any, rtol: float = 2e-5
 ) -> None:
     """Compute all operations of the same operands in one kernel, and compare each with NumPy."""
-    functions = {
-        name: fn if isinstance(fn, tuple) else (partial(fn, jnp), partial(fn, np))
-        for name, fn in operations.items()
-    }
-    oracles = [np.asarray(numpy(*map(np.asarray, operands))) for _, numpy in functions.values()]
+    fn, oracles = kernel_of(operations, *operands)
+    compiled, compute = lower(fn, *operands)
+    for name, oracle, result in zip(operations, oracles, compiled(*operands), strict=True):
+        with subtests.test(operation=name):
+            close(result, oracle, rtol)
+    with subtests.test("as it was lowered"):
+        for name, oracle, result in zip(operations, oracles, compute(), strict=True):
+            close(result, oracle, rtol, name)
+
+
+def kernel_of(
+    operations: Operations, *operands: Any
+) -> tuple[Callable[..., Any], list[np.ndarray]]:
+    """Return a kernel that computes all operations, and the results in NumPy."""
+    functions = [
+        fn if isinstance(fn, tuple) else (partial(fn, jnp), partial(fn, np))
+        for fn in operations.values()
+    ]
+    oracles = [np.atleast_2d(numpy(*map(np.asarray, operands))) for _, numpy in functions]
     narrow = {"int64": np.int32, "float64": np.float32}
     oracles = [array.astype(narrow.get(str(array.dtype), array.dtype)) for array in oracles]
 
     def kernel(*refs: Any) -> None:
         blocks = [ref[...] for ref in refs[: len(operands)]]
-        for (compute, _), out in zip(functions.values(), refs[len(operands) :], strict=True):
+        for (compute, _), out in zip(functions, refs[len(operands) :], strict=True):
             out[...] = jnp.broadcast_to(compute(*blocks), out.shape).astype(out.dtype)
 
-    shapes = [jax.ShapeDtypeStruct(np.atleast_2d(array).shape, array.dtype) for array in oracles]
-    compiled, compute = lower(pl.pallas_call(kernel, shapes, debug=True), *operands)
-    for name, oracle, result in zip(functions, oracles, compiled(*operands), strict=True):
-        with subtests.test(operation=name):
-            close(result, np.atleast_2d(oracle), rtol)
-    with subtests.test("as it was lowered"):
-        for name, oracle, result in zip(functions, oracles, compute(), strict=True):
-            close(result, np.atleast_2d(oracle), rtol, name)
+    shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in oracles]
+    return pl.pallas_call(kernel, shapes, debug=True), oracles
 
 
 def close(result: Any, oracle: np.ndarray, rtol: float, name: str = "") -> None:
@@ -185,6 +193,61 @@ def test_integers(subtests: pytest.Subtests) -> None:
         },
         x,
     )
+
+
+RARER: Operations = {
+    "quotient without a sign": (
+        lambda _, n: lax.div(n.astype(jnp.uint32), jnp.uint32(3)).astype(jnp.int32),
+        lambda _, n: n // 3,
+    ),
+    "squares": lambda m, _, n: m.square(n),
+    "halves away from zero": (
+        lambda _, n: lax.round((n - 15) / 2, lax.RoundingMethod.AWAY_FROM_ZERO),
+        lambda _, n: np.trunc((n - 15) / 2 + np.copysign(0.5, n - 15)),
+    ),
+    "chosen by a number": (
+        lambda x, n: lax.select_n(n % 2, x, -x),
+        lambda x, n: np.where(n % 2, -x, x),
+    ),
+    "whole powers": (
+        lambda x, n: lax.pow(abs(x) + 1, n % 4),
+        lambda x, n: (abs(x) + 1) ** (n % 4),
+    ),
+    "powers of two": (lambda x, _: lax.exp2(x), lambda x, _: np.exp2(x)),
+    "step by step": (
+        lambda x, n: lax.fori_loop(2, 5, lambda i, v: v * 2 + n * i, x),
+        lambda x, n: x * 8 + n * (2 * 4 + 3 * 2 + 4),
+    ),
+    "where rows are": (
+        lambda x, n: jnp.where(jnp.broadcast_to(n[:1] > 9, SHAPE), x, 0),
+        lambda x, n: np.where(np.broadcast_to(n[:1] > 9, SHAPE), x, 0),
+    ),
+    "transposed": lambda m, x, _: m.transpose(x),
+    "of bytes": (
+        lambda _, n: (n % 16).astype(jnp.int8).astype(jnp.float32) / 2,
+        lambda _, n: (n % 16) / 2,
+    ),
+    "smallest in rows": lambda m, x, _: m.argmin(x, axis=1).astype(m.int32)[None],
+    "padded": lambda m, x, _: m.pad(x, ((0, 8), (0, 0)), constant_values=2.5),
+}
+
+
+def test_rarer_forms(subtests: pytest.Subtests) -> None:
+    """Numbers where others are usual: exponents that are whole, and choices by them."""
+    check(subtests, RARER, floats(), integers(1, 31, 1), rtol=1e-4)
+
+
+def test_exported(subtests: pytest.Subtests) -> None:
+    """A kernel that is exported computes the same, with what older releases of libtpu have, too."""
+    x, n = floats(), integers(1, 31, 1)
+    fn, oracles = kernel_of(RARER, x, n)
+    exported, text = printed(fn, x, n, exported=True)
+    assert exported.mlir_module().count("@tpu_custom_call") == 1
+    likes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in oracles]
+    results = computed(text, (x, n), likes)
+    for name, oracle, result in zip(RARER, oracles, results, strict=True):
+        with subtests.test(operation=name):
+            close(result, oracle, 1e-4)
 
 
 def test_booleans(subtests: pytest.Subtests) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import groupby
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from suites.multislice_flash_attention.mosaic_by_hand import Module, printed
 from suites.multislice_flash_attention.plain_kernels import EVERYWHERE, floats
 from suites.shared.jax_releases import needs_tpu_interpret_mode
 
@@ -25,11 +27,26 @@ pytestmark = [
 F32 = np.float32
 
 
-def call(body: Callable[..., None], shape: tuple[int, ...], *operands: Any, **options: Any) -> Any:
-    """Call a kernel that copies its operands itself, with a result of this shape."""
+def call(
+    body: Callable[..., None],
+    shape: tuple[int, ...],
+    *operands: Any,
+    copies: int | None = None,
+    **options: Any,
+) -> Any:
+    """Call a kernel that copies its operands itself, with a result of this shape.
+
+    What it was lowered to must have the same result, with so many copies.
+    """
     options = {"in_specs": [EVERYWHERE] * len(operands), "out_specs": EVERYWHERE} | options
-    fn = pl.pallas_call(body, jax.ShapeDtypeStruct(shape, F32), **options)
-    return jax.jit(fn)(*operands)
+    fn = pl.pallas_call(body, jax.ShapeDtypeStruct(shape, F32), debug=True, **options)
+    lowered, text = printed(fn, *operands)
+    result = lowered.compile()(*operands)
+    module, by_hand = Module(text), np.full(shape, np.nan, F32)
+    module.run([*operands], [by_hand])
+    np.testing.assert_allclose(by_hand, result, rtol=1e-5, atol=1e-6)
+    assert copies in (None, len(module.copies))
+    return result
 
 
 def double(x: Any, out: Any) -> None:
@@ -102,6 +119,13 @@ def blocks_and_results() -> dict[
     }
 
 
+def copies_of(grid: tuple[int, ...], *specs: pl.BlockSpec) -> int:
+    """Return how many blocks are copied: none again in the step after, which has it already."""
+    steps = list(np.ndindex(*grid))
+    places = [[str(spec.index_map(*step)) for step in steps] for spec in specs]
+    return sum(len(list(groupby(of_spec))) for of_spec in places)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("pipelined", [True, False])
 def test_blocks(pipelined: bool, subtests: pytest.Subtests) -> None:
@@ -121,7 +145,9 @@ def test_blocks(pipelined: bool, subtests: pytest.Subtests) -> None:
             )(x, out)
 
         with subtests.test(blocks=name):
-            np.testing.assert_allclose(call(body, oracle.shape, X), oracle, rtol=1e-6)
+            copies = copies_of(grid, given, result) if pipelined else 2 * int(np.prod(grid))
+            computed = call(body, oracle.shape, X, copies=copies)
+            np.testing.assert_allclose(computed, oracle, rtol=1e-6)
 
 
 def test_squeezed_blocks_and_programs() -> None:
@@ -138,7 +164,7 @@ def test_squeezed_blocks_and_programs() -> None:
         pipeline(x, out, scratches=[memory])
 
     steps = np.repeat(10 * np.arange(3)[:, None] + np.arange(2), 8, axis=1)[..., None]
-    result = call(body, x.shape, x, scratch_shapes=[pltpu.VMEM((8, 128), F32)])
+    result = call(body, x.shape, x, copies=12, scratch_shapes=[pltpu.VMEM((8, 128), F32)])
     np.testing.assert_allclose(result, (x + steps) * 5, rtol=1e-5)
 
 
@@ -150,7 +176,7 @@ def test_operands_in_vmem() -> None:
         pltpu.emit_pipeline(double, grid=(5, 2), in_specs=[spec], out_specs=[spec])(x, out)
 
     in_vmem = pl.BlockSpec(memory_space=pltpu.VMEM)
-    result = call(body, X.shape, X, in_specs=[in_vmem], out_specs=in_vmem)
+    result = call(body, X.shape, X, copies=0, in_specs=[in_vmem], out_specs=in_vmem)
     np.testing.assert_allclose(result, X * 2, rtol=1e-6)
 
 
@@ -220,7 +246,7 @@ def test_a_pipeline_fetches_for_the_next() -> None:
 
         pl.run_scoped(cycles, allocate(x.at[0], out.at[0]))
 
-    np.testing.assert_allclose(call(body, x.shape, x), x * 2, rtol=1e-6)
+    np.testing.assert_allclose(call(body, x.shape, x, copies=18), x * 2, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -262,6 +288,58 @@ def test_divided_over_programs(grid: tuple[int, int], parallel: str) -> None:
     shape = expected.shape[0] * 8, expected.shape[2] * 128
     result = call(body, shape, x, grid=(2,))
     np.testing.assert_allclose(result, expected.reshape(shape), rtol=1e-4, atol=1e-5)
+
+
+def test_grids_that_a_kernel_reads(subtests: pytest.Subtests) -> None:
+    """How many steps there are, a number in SMEM decides: none, one, or more than buffers."""
+    x, start = X, floats(40, 256, seed=1)
+
+    def body(steps: Any, x: Any, start: Any, out: Any) -> None:
+        pltpu.sync_copy(start, out)
+        spec = pl.BlockSpec((8, 128), lambda i, j: (i, j), pipeline_mode=pl.Buffered(3))
+        written = pl.BlockSpec((8, 128), lambda i, j: (i, j))
+        grid = (steps[0], 2)
+        pltpu.emit_pipeline(double, grid=grid, in_specs=[spec], out_specs=[written])(x, out)
+
+    specs = [pl.BlockSpec(memory_space=pltpu.SMEM), EVERYWHERE, EVERYWHERE]
+    for steps in (0, 1, 4):
+        expected = start.copy()
+        expected[: 8 * steps] = x[: 8 * steps] * 2
+        with subtests.test(steps=steps):
+            number = np.array([steps], np.int32)
+            operands, copies = (number, x, start), 1 + 4 * steps
+            result = call(body, x.shape, *operands, copies=copies, in_specs=specs)
+            np.testing.assert_allclose(result, expected, rtol=1e-6)
+
+
+def test_trees_of_operands() -> None:
+    """A pipeline reads trees of arrays: blocks of several sizes and types, and numbers in SMEM."""
+    x, y = X, (np.arange(20 * 384).reshape(20, 384) % 97).astype(np.int16)
+    factors = np.arange(1, 4, dtype=np.int32)[:, None]
+
+    def kernel(blocks: Any, factor: Any, out: Any) -> None:
+        narrow = blocks["y"][...].astype(F32).sum(axis=0, keepdims=True)
+        out[...] = blocks["x"][...] * factor[0, 0] + narrow
+
+    def body(x: Any, y: Any, factors: Any, out: Any) -> None:
+        pltpu.emit_pipeline(
+            kernel,
+            grid=(3, 2),
+            in_specs=[
+                {
+                    "x": pl.BlockSpec((8, 128), lambda i, j: (i, j)),
+                    "y": pl.BlockSpec((pl.Blocked(20), 128), lambda i, j: (0, i)),
+                },
+                pl.BlockSpec((1, 1), lambda i, j: (i, 0), memory_space=pltpu.SMEM),
+            ],
+            out_specs=pl.BlockSpec((8, 128), lambda i, j: (i, j)),
+            trace_scopes=False,
+        )({"x": x, "y": y}, factors, out)
+
+    sums = np.repeat(y.astype(F32).sum(axis=0).reshape(3, 1, 1, 128), 2, axis=2)
+    expected = x[:24].reshape(3, 8, 2, 128) * factors.reshape(3, 1, 1, 1) + sums
+    result = call(body, (24, 256), x, y, factors, copies=18)
+    np.testing.assert_allclose(result, expected.reshape(24, 256), rtol=1e-6)
 
 
 def test_wrong_pipelines_are_refused(subtests: pytest.Subtests) -> None:
