@@ -399,3 +399,46 @@ def test_donated_beside_others(subtests: pytest.Subtests) -> None:
         array = jax.device_put(VALUE, NamedSharding(mesh_of(8), Spec("x")))
         np.testing.assert_array_equal(loop(array), VALUE * 16)
         assert array.is_deleted()
+
+
+def test_many_rows(subtests: pytest.Subtests) -> None:
+    """More rows than JAX reads at once, on one device, on each of them and divided."""
+    mesh, second = mesh_of(2, 4), jax.devices()[1]
+    places = {"one": second, "whole": NamedSharding(mesh, Spec())}
+    for count in (1, 100, 101, 208):
+        rows = np.arange(count * 3, dtype=np.float32).reshape(count, 3)
+        for name, place in (
+            places.items() if count < 208 else [("x", NamedSharding(mesh, Spec("x")))]
+        ):
+            with subtests.test(count=count, place=name):
+                listed = list(jax.device_put(rows, place))
+                assert [row.shape for row in listed] == [(3,)] * count
+                np.testing.assert_array_equal(np.stack(listed), rows)
+                if name == "one":
+                    assert {device for row in listed for device in row.devices()} == {second}
+
+
+def test_converted(subtests: pytest.Subtests) -> None:
+    """To NumPy as a copy or without one, to bytes and back, and to libraries that share memory."""
+    for name, array in placed():
+        with subtests.test(name=name):
+            own = np.array(array)
+            own[0, 0] = 99
+            np.testing.assert_array_equal(array, VALUE)
+            assert np.asarray(array).base is np.asarray(array).base
+            if np.lib.NumpyVersion(np.__version__) >= "2.0.0":
+                assert np.asarray(array, copy=True).flags.writeable
+                assert not np.asarray(array, copy=False).flags.writeable
+                with pytest.raises(ValueError):
+                    np.asarray(array, np.int32, copy=False)
+            if array.devices().pop().platform == "tpu":
+                with pytest.raises(BufferError):
+                    array.__dlpack_device__()
+                with pytest.raises((BufferError, RuntimeError)):
+                    array.__dlpack__()
+    for number in (2.0, 3, np.float32(2), np.int8(3)):
+        with subtests.test(number=number):
+            again = pickle.loads(pickle.dumps(jnp.asarray(number)))  # noqa: S301, of this file
+            assert again.weak_type == (type(number) in (int, float))
+            wide = "float32" if again.dtype == "float32" and not again.weak_type else "bfloat16"
+            assert jnp.result_type(again, jnp.bfloat16) == wide

@@ -125,7 +125,7 @@ def test_where_results_lie(subtests: pytest.Subtests) -> None:
 
 
 def test_effects_in_order(subtests: pytest.Subtests) -> None:
-    """Calls of Python come in the order of the program, over several programs, on one device."""
+    """Calls of Python come in the order of the program, over several programs."""
     seen: list[float] = []
 
     def keep(value: Any) -> None:
@@ -145,6 +145,11 @@ def test_effects_in_order(subtests: pytest.Subtests) -> None:
     total = float(VALUE.sum())
     assert seen == [total, total * 2, total * 2, total * 4, total * 4, total * 8]
     np.testing.assert_array_equal(value, VALUE * 8)
+    with subtests.test("on several devices"):
+        divided = jax.device_put(VALUE, NamedSharding(mesh_of(2, 4), Spec("x", "y")))
+        check(step(step(divided)), VALUE * 4, mesh_of(2, 4), ("x", "y"))
+        jax.effects_barrier()
+        assert seen[6:] == [total, total * 2, total * 2, total * 4]
     with subtests.test("compiled ahead"):
         ahead = step.lower(value).compile()
         np.testing.assert_array_equal(ahead(value), VALUE * 16)
@@ -174,3 +179,86 @@ def test_memories(subtests: pytest.Subtests) -> None:
         check(away, VALUE * 3, mesh, ("x", "y"))
     with subtests.test("unknown"), pytest.raises(ValueError):
         jax.device_put(VALUE, at.with_memory_kind("attic"))
+
+
+def test_layouts_of_the_compiler(subtests: pytest.Subtests) -> None:
+    """A compiled program says in which layouts it takes arrays, and takes them in these."""
+    layout = pytest.importorskip("jax.experimental.layout")
+    if not hasattr(layout, "Format"):
+        pytest.skip("this release of JAX has no format")
+    auto, mesh = layout.Layout.AUTO, mesh_of(2, 4)
+    rows, columns = (NamedSharding(mesh, Spec(*axes)) for axes in (("x",), (None, "y")))
+    given = jax.ShapeDtypeStruct((8, 8), np.float32)
+    for name, (taken, result) in {"one": (None, None), "divided": (rows, columns)}.items():
+        in_format, out_format = (layout.Format(auto, place) for place in (taken, result))
+        jitted = jax.jit(
+            lambda v, w: (v.T * 2, w["a"] + 1), in_shardings=in_format, out_shardings=out_format
+        )
+        compiled = jitted.lower(given, {"a": given}).compile()
+        (first, second), named = compiled.input_formats
+        with subtests.test(name=name):
+            assert named == {}
+            value = jax.device_put(VALUE, first)
+            other = {"a": jax.device_put(VALUE, second["a"])}
+            doubled, more = compiled(value, other)
+            np.testing.assert_array_equal(doubled, VALUE.T * 2)
+            np.testing.assert_array_equal(more, VALUE + 1)
+            assert (doubled.format, more.format) == compiled.output_formats
+            if result:
+                check(doubled, VALUE.T * 2, mesh, (None, "y"))
+        order = layout.Layout(first.layout.major_to_minor[::-1])
+        turned = jax.device_put(VALUE, layout.Format(order, first.sharding))
+        with subtests.test("another layout", name=name), pytest.raises(ValueError, match="ayout"):
+            compiled(turned, other)
+    with subtests.test("an array without a program"), pytest.raises(TypeError, match="AUTO"):
+        jax.make_array_from_callback(VALUE.shape, layout.Format(auto, rows), lambda i: VALUE[i])
+
+
+def test_properties_of_programs(subtests: pytest.Subtests) -> None:
+    """What a program costs, which memory it uses, and which options its compiler has."""
+    double = jax.jit(lambda a, b: a @ b + 1, compiler_options={"xla_embed_ir_in_executable": True})
+    compiled = double.lower(VALUE, VALUE[:, :4]).compile()
+    expected = VALUE @ VALUE[:, :4] + 1
+    with subtests.test("costs"):
+        costs = compiled.cost_analysis()
+        costs = costs[0] if isinstance(costs, list) else costs
+        assert 2 * 8 * 8 * 4 <= costs["flops"] <= 2 * 8 * 8 * 4 + 64
+        memory = compiled.memory_analysis()
+        assert memory.argument_size_in_bytes == VALUE.nbytes * 3 // 2
+        assert memory.output_size_in_bytes == expected.nbytes
+    with subtests.test("options"):
+        np.testing.assert_allclose(compiled(VALUE, VALUE[:, :4]), expected, rtol=1e-6)
+        wrong = {"xla_of_nobody": True}
+        with pytest.raises(Exception, match="xla_of_nobody"):
+            jax.jit(lambda v: v, compiler_options=wrong)(VALUE)
+        with pytest.raises(Exception, match="xla_of_nobody"):
+            jax.jit(lambda v: v).lower(VALUE).compile(wrong)
+    with subtests.test("no derivative"):
+        for place in (None, NamedSharding(mesh_of(8), Spec("x"))):
+            numbers = jax.device_put(np.arange(8), place)
+            slopes = jax.jit(jax.grad(lambda n: (n * 2.0).sum(), allow_int=True))(numbers)
+            assert (slopes.shape, slopes.dtype) == ((8,), jax.dtypes.float0)
+
+
+def test_specs_need_a_mesh(subtests: pytest.Subtests) -> None:
+    """A spec alone is of the mesh in use, which an old program enters by itself."""
+    mesh, spec = mesh_of(2, 4), Spec("x", "y")
+
+    def step(v: Any) -> Any:
+        return jax.lax.with_sharding_constraint(v * 2, spec)
+
+    uses: dict[str, Callable[[], Any]] = {
+        "in a step": lambda: jax.jit(step)(VALUE),
+        "of arguments": lambda: jax.jit(lambda v: v * 2, in_shardings=spec, out_shardings=spec)(
+            VALUE
+        ),
+        "of an array": lambda: jax.device_put(VALUE * 2, spec),
+    }
+    for name, use in uses.items():
+        with subtests.test("without", name=name), pytest.raises((RuntimeError, ValueError)):
+            use()
+        if hasattr(jax, "set_mesh"):
+            with subtests.test(name=name), jax.set_mesh(mesh):
+                check(use(), VALUE * 2, mesh, ("x", "y"))
+    with subtests.test("entered"), mesh:
+        check(uses["in a step"](), VALUE * 2, mesh, ("x", "y"))

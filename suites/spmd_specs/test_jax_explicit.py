@@ -7,7 +7,7 @@ https://docs.jax.dev/en/latest/notebooks/explicit-sharding.html
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import jax
@@ -183,3 +183,56 @@ def test_different_types_are_refused(other: Spec) -> None:
         with pytest.raises(Exception, match="sharding") as refused:
             jax.jit(jnp.add)(first, two)
     assert type(refused.value).__name__ == "ShardingTypeError"
+
+
+PLACED: dict[str, tuple[Callable[[Any, Any], Any], Callable[[np.ndarray], np.ndarray]]] = {
+    "reshaped": (
+        lambda v, to: lax.reshape(v, (16, 4, 4), out_sharding=to),
+        lambda v: v.reshape(16, 4, 4),
+    ),
+    "repeated": (
+        lambda v, to: lax.broadcast_in_dim(v, (4, 16, 16), (1, 2), out_sharding=to),
+        lambda v: np.broadcast_to(v, (4, 16, 16)),
+    ),
+    "outer": (
+        lambda v, to: jnp.einsum("ij,jk->ijk", v, v, out_sharding=to),
+        lambda v: v[:, :, None] * v,
+    ),
+}
+
+
+def test_results_where_a_call_wants_them(subtests: pytest.Subtests) -> None:
+    """By a spec of the mesh in use or by a sharding over it, in a program and outside of one."""
+    value, entries = VALUES["square"], ("x", "y", None)
+    with explicit_axes() as mesh:
+        placed = jax.device_put(value, sharding(mesh, (None, None)))
+        for name, (fn, by_numpy) in PLACED.items():
+            ways = {"spec": PartitionSpec(*entries), "sharding": sharding(mesh, entries)}
+            for way, to in ways.items():
+                for run in (fn, jax.jit(fn, static_argnums=1)):
+                    with subtests.test(name=name, way=way, compiled=run is not fn):
+                        check(run(placed, to), by_numpy(value), mesh, entries)
+
+
+def test_wrong_places_of_results_are_refused(subtests: pytest.Subtests) -> None:
+    kinds = jax.sharding.AxisType
+    with explicit_axes() as mesh:
+        pass
+    mixed = Mesh(mesh.devices, ("x", "y"), axis_types=(kinds.Explicit, kinds.Auto))
+    turned = Mesh(mesh.devices.T, ("x", "y"), axis_types=mesh.axis_types)
+    spec, value = PartitionSpec("x", None, None), jnp.asarray(VALUES["square"])
+    wrong: dict[str, tuple[Mesh | None, Any, type[Exception]]] = {
+        "no mesh": (None, spec, ValueError),
+        "another mesh": (mesh, sharding(turned, spec), ValueError),
+        "an axis that is not explicit": (mixed, PartitionSpec(None, None, "y"), ValueError),
+        "one of several axes": (mixed, PartitionSpec(None, ("x", "y"), None), ValueError),
+        "text": (mesh, "x", TypeError),
+    }
+    for name, (of, to, error) in wrong.items():
+        for operator, (fn, _) in PLACED.items():
+            with (
+                subtests.test(wrong=name, operator=operator),
+                jax.set_mesh(of) if of else nullcontext(),
+                pytest.raises(error),
+            ):
+                fn(value, to)
