@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -76,3 +77,102 @@ def test_order(xla_target: Target) -> None:
     arguments = [(own.weight, own.scale, own.x) for own in values]
     results = execute(parse(artifacts[0]), arguments)
     check_numbers(results, oracle.all_reduce([own.total() for own in values], "sum"))
+
+
+class _Step(torch.nn.Module):
+    """A model that changes a buffer, and whose results are alike, none, views or what it takes."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(3, device=device))
+        self.weight = torch.nn.Parameter(torch.tensor([[2.0], [3.0]], device=device))
+        self.table = torch.tensor([1.0, 2.0, 4.0], device=device)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:
+        assert isinstance(self.count, torch.Tensor)
+        self.count.add_(x[0])
+        product = x * self.table + self.weight * 5
+        return {"a": product, "b": None, "c": product, "d": product.T, "e": y, "f": product[1]}
+
+
+class _Random(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.nn.functional.dropout(x, 0.25), torch.rand(64, device=x.device)
+
+
+def _export_step(_: int) -> tuple[bytes, list[int | None], list[bool], str]:
+    """Return the program, which result each output is, and whether texts name this file."""
+    from torch_tpu._internal.export import exported_to_mlir
+
+    device = BACKENDS["torch_tpu"].join()
+    x, y = (torch.arange(6.0).reshape(2, 3).to(device) + n for n in (0, 7))
+    # Without decompositions a buffer is changed in place, and the program does not return it.
+    exported = torch.export.export(_Step(device), (x, y)).run_decompositions({})
+    made = exported_to_mlir(exported)
+    numbered = [
+        torch.full(result.shape, float(number), device=device)
+        for number, result in enumerate(made.mlir_result_tensors)
+    ]
+    outputs = made.reconstruct_fx_outputs_fn([], numbered)
+    which = [None if output is None else int(output.flatten()[0]) for output in outputs]
+    texts = [made.serialize_text(debug) for debug in (True, False)]
+    named = ["test_export_of_parameters.py" in text for text in texts]
+    return made.serialize_portable_artifact(), which, named, made.serialize_bytecode().hex()
+
+
+@pytest.mark.topologies("1@chip")
+def test_results(xla_target: Target, subtests: pytest.Subtests) -> None:
+    """Results that are alike are one of the program, and none is none."""
+    ((artifact, which, named, code),) = run_ranks(_export_step, xla_target.topology)
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    weight, table = np.array([[2], [3]], np.float32), np.array([1, 2, 4], np.float32)
+    arguments = (weight, np.ones(3, np.float32), table, x, x + 7)
+    program = parse(artifact)
+    product = x * table + weight * 5
+    outputs = [x[0] + 1, product, None, product, product.T, x + 7, product[1]]
+    with subtests.test("results"):
+        (results,) = execute(program, [arguments])
+        assert len(results) == 5
+        for output, number in zip(outputs, which, strict=True):
+            if output is None:
+                assert number is None
+            else:
+                assert number is not None
+                np.testing.assert_array_equal(results[number], output)
+    with subtests.test("places in the source"):
+        assert named == [True, False]
+    with subtests.test("bytecode"):
+        assert parse(bytes.fromhex(code)).text == program.text
+
+
+def _export_random(_: int) -> tuple[bytes, bool]:
+    from torch_tpu._internal.export import exported_to_mlir
+
+    device = BACKENDS["torch_tpu"].join()
+    exported = torch.export.export(_Random(), (torch.ones(4, 64, device=device),))
+    made = exported_to_mlir(exported)
+    return made.serialize_portable_artifact(), made.updates_default_generator_state
+
+
+@pytest.mark.topologies("1@chip")
+def test_random_numbers(xla_target: Target) -> None:
+    """A program of random numbers takes the generator's state last, and returns the next one."""
+    ((artifact, updates),) = run_ranks(_export_random, xla_target.topology)
+    assert updates
+    program, x = parse(artifact), np.arange(1, 257, dtype=np.float32).reshape(4, 64)
+    state, drawn = np.array([5, 7], np.uint64), []
+    for _ in range(2):
+        ((kept, numbers, after),) = execute(program, [(x, state)])
+        for same, again in zip(
+            execute(program, [(x, state)])[0], (kept, numbers, after), strict=True
+        ):
+            np.testing.assert_array_equal(same, again)
+        np.testing.assert_allclose(kept[kept != 0], (x / 0.75)[kept != 0], rtol=1e-6)
+        assert 140 < np.count_nonzero(kept) < 245
+        assert (numbers >= 0).all()
+        assert (numbers < 1).all()
+        assert len(np.unique(numbers)) > 60
+        assert (after != state).any()
+        drawn.append(numbers)
+        state = after
+    assert (drawn[0] != drawn[1]).any()
