@@ -78,6 +78,7 @@ def test_inferred_shape(topology: Topology, subtests: pytest.Subtests) -> None:
     cases = {
         ("in order", Spec("x")): (32, 16),
         ("in order", Spec(None, "y")): (16, 16),
+        ("in order", Spec()): (16, 16),
         ("backwards", Spec("x", "y")): (32, 16),
         ("by turns", Spec(None, "y")): (16, 32),
         ("pairs", Spec("x")): (16, 16),

@@ -442,3 +442,11 @@ def test_converted(subtests: pytest.Subtests) -> None:
             assert again.weak_type == (type(number) in (int, float))
             wide = "float32" if again.dtype == "float32" and not again.weak_type else "bfloat16"
             assert jnp.result_type(again, jnp.bfloat16) == wide
+
+
+def test_unpickled_numbers() -> None:
+    """A number of Python that was pickled stays one, and sums of other numbers are as before."""
+    ones = jnp.ones(2, "bfloat16")
+    number = pickle.loads(pickle.dumps(jnp.asarray(2.0)))  # noqa: S301, of this file
+    assert (number + ones).dtype == "bfloat16"
+    assert (jnp.asarray(np.float32(2)) + ones).dtype == "float32"
