@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -33,15 +34,6 @@ _HEARTBEAT = 60.0  # seconds
 _DUMP = 5.0  # seconds, in which faulthandler writes the stacks
 _MOST_ENDS = 50  # of processes, each of which a test has ended
 _LAST_LINES = 8
-
-
-@dataclass(frozen=True)
-class SurviveSide:
-    """An environment in which the tests run."""
-
-    name: str  # base or candidate
-    python: Path
-    folder: Path  # for the log and the records
 
 
 @dataclass
@@ -93,27 +85,26 @@ class SideRun:
         return "\n".join(f"  {line}" for line in lines[-_LAST_LINES:])
 
 
+@dataclass(frozen=True)
 class SideProcess:
     """Runs the tests of one side, again without those that ended if one of them ends pytest."""
 
-    def __init__(self, side: SurviveSide, arguments: Sequence[str], say: Say) -> None:
-        self.side, self.arguments, self._say = side, arguments, say
+    name: str  # base or candidate
+    python: Path
+    folder: Path  # for the log and the records
+    arguments: Sequence[str]  # for pytest
+    say: Say
 
-    def run(self, only: Collection[str] | None = None, limit: float = 0) -> SideRun:
+    def run(self, only: Collection[str] | None = None, limit: float = math.inf) -> SideRun:
         """Run pytest with its arguments, or of its tests ``only`` some, at most ``limit`` s."""
         run, start = SideRun(), time.monotonic()
-        folder = self.side.folder / ("rerun" if only is not None else "run")
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        folder = self._emptied("run" if only is None else "rerun")
         shutil.copy(recording.__file__, folder / f"{_PLUGIN}.py")
         for _ in range(_MOST_ENDS):
-            settings = {
-                "only": None if only is None else sorted(only),
-                "done": sorted(run.results),
-            }
+            settings = {"only": only and sorted(only), "done": sorted(run.results)}
             (folder / recording.SETTINGS).write_text(json.dumps(settings), encoding="utf-8")
             (folder / recording.ENDINGS).write_text("", encoding="utf-8")
-            is_late = self._wait(folder, start + limit if limit else None)
+            is_late = self._wait(folder, start + limit)
             run.output = (folder / "log").read_text(encoding="utf-8", errors="replace")
             before = len(run.results)
             run.endings = list(_lines(folder / recording.ENDINGS))
@@ -127,9 +118,20 @@ class SideProcess:
         run.seconds = time.monotonic() - start
         return run
 
-    def _wait(self, folder: Path, until: float | None) -> bool:
+    def show(self, run: SideRun) -> None:
+        """Leave the output of a stored run where that of a new one would be."""
+        (self._emptied("run") / "log").write_text(run.output, encoding="utf-8")
+
+    def _emptied(self, name: str) -> Path:
+        folder = self.folder.absolute() / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        return folder
+
+    def _wait(self, folder: Path, until: float) -> bool:
         """Run pytest once; return whether it had to be stopped."""
-        words = [str(self.side.python), "-m", "pytest", *_OURS, *self.arguments, *_LAST]
+        words = [str(self.python), "-m", "pytest", *_OURS, *self.arguments, *_LAST]
+        start = time.monotonic()
         with (folder / "log").open("ab") as log:
             process = subprocess.Popen(
                 words,
@@ -141,7 +143,14 @@ class SideProcess:
                 preexec_fn=libc.DieWithParent(),  # noqa: PLW1509 - two system calls
             )
             try:
-                return self._watch(process, folder, until)
+                while (left := until - time.monotonic()) > 0:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(min(left, _HEARTBEAT))
+                        return False
+                    tests = {each.get("id") for each in _lines(folder / recording.ENDINGS)}
+                    seconds = time.monotonic() - start
+                    self.say(f"{self.name}: {len(tests - {None})} tests after {seconds:.0f} s")
+                return True
             finally:
                 if process.poll() is None:
                     _kill(process, signal.SIGABRT)  # faulthandler writes where it is
@@ -150,33 +159,16 @@ class SideProcess:
                 _kill(process, signal.SIGKILL)  # what the tests left, too
                 process.wait()
 
-    def _watch(self, process: subprocess.Popen[bytes], folder: Path, until: float | None) -> bool:
-        start = time.monotonic()
-        while True:
-            left = _HEARTBEAT if until is None else min(_HEARTBEAT, until - time.monotonic())
-            try:
-                process.wait(max(left, 0))
-            except subprocess.TimeoutExpired:
-                if until is not None and time.monotonic() >= until:
-                    return True
-                count = len(
-                    {each["id"] for each in _lines(folder / recording.ENDINGS) if "id" in each}
-                )
-                self._say(f"{self.side.name}: {count} tests after {time.monotonic() - start:.0f} s")
-            else:
-                return False
-
     def _variables(self, folder: Path) -> Mapping[str, str]:
-        binaries = self.side.python.parent
-        own = {
-            recording.FOLDER: str(folder.absolute()),
-            "VIRTUAL_ENV": str(binaries.parent),
-            "PATH": os.pathsep.join([str(binaries), os.environ.get("PATH", os.defpath)]),
-            "PYTHONPATH": os.pathsep.join(
-                filter(None, [str(folder.absolute()), os.environ.get("PYTHONPATH", "")])
-            ),
+        def before(name: str, *first: Path) -> str:
+            return os.pathsep.join([*map(str, first), *filter(None, [os.environ.get(name)])])
+
+        return os.environ | {
+            recording.FOLDER: str(folder),
+            "VIRTUAL_ENV": str(self.python.parents[1]),
+            "PATH": before("PATH", self.python.parent),
+            "PYTHONPATH": before("PYTHONPATH", folder),
         }
-        return os.environ | own
 
 
 def _kill(process: subprocess.Popen[bytes], number: int) -> None:
@@ -186,12 +178,9 @@ def _kill(process: subprocess.Popen[bytes], number: int) -> None:
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the entries of a record, without a last one that was not written to its end."""
-    if path.exists():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                yield json.loads(line)
-            except ValueError:
-                continue
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        with contextlib.suppress(ValueError):
+            yield json.loads(line)
 
 
 def _read(run: SideRun, *, is_late: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +12,6 @@ from pathlib import Path
 from harness.junit.result import Result
 from harness.model.outcome import Kind
 from harness.reuse.result_store import ResultStore
-from harness.stacks.environments import Say
 from harness.survive.side import SideProcess, SideRun
 
 _SIDES = "sides"  # kind of stored objects
@@ -26,24 +26,24 @@ class SideReuse:
         process: SideProcess,
         store: ResultStore,
         dependencies: Callable[[], Mapping[str, str]],
-        say: Say,
         *,
         fresh: bool,
     ) -> None:
-        self.process, self._store, self._say, self._fresh = process, store, say, fresh
+        self.process, self._store, self._fresh = process, store, fresh
         self._dependencies = dependencies
-        place = [str(Path.cwd()), str(process.side.python), *process.arguments]
+        place = [str(Path.cwd()), str(process.python), *process.arguments]
         self._key = hashlib.sha256(json.dumps(place).encode()).hexdigest()
 
-    def run(self, limit: float = 0) -> SideRun:
+    def run(self, limit: float = math.inf) -> SideRun:
         """Return the stored result, with its failures measured again, or run all tests."""
         before = self._dependencies()
         stored = None if self._fresh else self._stored(before)
-        name = self.process.side.name
+        name = self.process.name
         if stored is not None and self._fails_again(stored, limit):
-            self._say(f"{name}: reused, measured at {stored.reused}")
+            self.process.say(f"{name}: reused, measured at {stored.reused}")
+            self.process.show(stored)
             return stored
-        self._say(f"{name}: running the tests")
+        self.process.say(f"{name}: running the tests")
         run = self.process.run(limit=limit)
         if before and _is_reusable(run) and self._dependencies() == before:
             now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
@@ -51,7 +51,7 @@ class SideReuse:
             self._store.prune()
         else:
             self.forget()
-        self._say(f"{name}: {len(run.results)} tests in {run.seconds:.0f} s")
+        self.process.say(f"{name}: {len(run.results)} tests in {run.seconds:.0f} s")
         return run
 
     def forget(self) -> None:
@@ -65,7 +65,7 @@ class SideReuse:
         before, time, recorded = record
         changes = (name for name in {**before, **now} if before.get(name) != now.get(name))
         if change := next(changes, ""):
-            self._say(f"{self.process.side.name}: {change} changed since {time}")
+            self.process.say(f"{self.process.name}: {change} changed since {time}")
             return None
         return SideRun.of(recorded, reused=time)
 
@@ -74,7 +74,7 @@ class SideReuse:
         failed = [each for each, result in stored.results.items() if result.outcome.is_bad]
         files = [each for each, result in stored.uncollected.items() if result.outcome.is_bad]
         if failed or files:
-            self._say(f"{self.process.side.name}: running {len(failed)} tests that failed again")
+            self.process.say(f"{self.process.name}: running {len(failed)} tests that failed again")
             again = self.process.run(failed, limit)
             results = {each: again.results.get(each, Result(each)) for each in failed}
             if any(results[each].outcome != stored.results[each].outcome for each in failed):

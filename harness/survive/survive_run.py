@@ -14,7 +14,7 @@ from harness.matrix.cell import RESULTS
 from harness.reuse.result_store import ResultStore
 from harness.stacks.environments import cache_folder
 from harness.survive import survival_report
-from harness.survive.side import SideProcess, SideRun, SurviveSide
+from harness.survive.side import SideProcess, SideRun
 from harness.survive.side_dependencies import dependencies
 from harness.survive.side_reuse import SideReuse
 from harness.survive.survival import (
@@ -27,6 +27,7 @@ from harness.survive.survival import (
 )
 from harness.survive.twin_environment import Installed, Twin, requirements, twin
 from harness.verdicts.finding import Finding
+from harness.verdicts.words import Verdict
 
 _TIMES, _MORE = 10, 120.0  # of what the base took, and seconds besides, in which a side must end
 
@@ -46,10 +47,9 @@ def run(options: argparse.Namespace) -> int:
     outputs = [Path(each).absolute() for each in written if each]
 
     def reuse(name: str, interpreter: Path) -> SideReuse:
-        side = SurviveSide(name, interpreter, options.out / name)
-        process = SideProcess(side, options.arguments, say)
+        process = SideProcess(name, interpreter, options.out / name, options.arguments, say)
         words = interpreter, options.arguments, installed.editable, outputs
-        return SideReuse(process, store, partial(dependencies, *words), say, fresh=options.fresh)
+        return SideReuse(process, store, partial(dependencies, *words), fresh=options.fresh)
 
     sides = [reuse("base", python), reuse("candidate", other.python)]
     base = sides[0].run()
@@ -101,13 +101,15 @@ def _confirmed(
 ) -> Sequence[Finding]:
     """Return the findings after a rerun of what is worse; forget a side that is not steady."""
     only = [each.key for each in first if in_question(each)]
-    if not only or all(run.reused for run in runs):  # what failed then has failed again
+    if all(run.reused for run in runs):  # what failed then has failed again
+        only = [each.key for each in first if each.verdict == Verdict.SLOWER]
+    if not only:
         return first
     say(f"running {len(only)} tests again on both")
     base, candidate = (side.process.run(only, limit) for side in sides)
     compared = list(confirmed(first, base, candidate))
     if not runs[0].agrees_with(base):
         sides[0].forget()
-    if compared != first:
+    if any(each.verdict == Verdict.FLAKY for each in compared):
         sides[1].forget()
     return compared

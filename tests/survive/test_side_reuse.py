@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ from support.owner import Owner, environment
 
 from harness.reuse.result_store import ResultStore
 from harness.survive import recording_plugin
-from harness.survive.side import SideProcess, SideRun, SurviveSide
+from harness.survive.side import SideProcess, SideRun
 from harness.survive.side_dependencies import dependencies
 from harness.survive.side_reuse import SideReuse
 
@@ -28,13 +29,19 @@ def note(request):
         file.write(f"{drift.__version__} {request.node.name}\\n")
 """
 SUITE = """
-import drift, pytest
+import drift, os, pathlib, pytest, time
 
 NEW = drift.__version__ == "2"
 
 def test_works(): assert drift.half(4) == 2
 def test_regresses(): assert drift.double(3) == 6
 def test_fails(): assert False
+
+def test_slow_once():
+    path = pathlib.Path(os.environ["MARKS"], "slow")
+    if NEW and not path.exists():
+        path.touch()
+        time.sleep(1.2)
 
 @pytest.mark.xfail
 def test_declared(): assert False
@@ -44,7 +51,8 @@ VERDICTS = {
     "test_suite.py::test_fails": "still failing",
     "test_suite.py::test_declared": "still failing",
 }
-ALL = ["test_declared", "test_fails", "test_regresses", "test_works"]
+ALL = ["test_declared", "test_fails", "test_regresses", "test_slow_once", "test_works"]
+RERUN = ["test_regresses", "test_slow_once"]
 
 
 def notes(owner: Owner) -> list[str]:
@@ -60,19 +68,24 @@ def both(*names: str) -> list[str]:
 
 
 def test_the_second_answer(owner: Owner) -> None:
-    """Only failures are measured again, and the answer is the same, with its time."""
+    """Only failures and times are measured again, and the answer is the same, with its time."""
     owner.write(conftest=CONFTEST, test_suite=SUITE)
     assert owner.survive("drift==2").returncode == 1
     assert (owner.verdicts, owner.answer["reused"]) == (
         VERDICTS,
         {"base": "", "candidate": ""},
     )
-    assert notes(owner) == sorted([*both(*ALL), *both("test_regresses")])
+    assert notes(owner) == sorted([*both(*ALL), *both(*RERUN)])
+    shutil.rmtree(owner.folder / "reports")
     done = owner.survive("drift==2")
     assert (done.returncode, owner.verdicts) == (1, VERDICTS)
-    assert notes(owner) == ["1 test_fails", "2 test_fails", "2 test_regresses"]
+    assert notes(owner) == sorted(
+        ["1 test_fails", "2 test_fails", "2 test_regresses", *both("test_slow_once")]
+    )
     assert owner.badge == ("drift 2", "1 test breaks", "red")
     for side, time in owner.answer["reused"].items():
+        log = owner.folder / "reports" / "survive" / side / "run" / "log"
+        assert "test_suite.py" in log.read_text()
         assert f"{side}: reused, measured at {time}." in done.stdout
         assert f"{side}: reused, measured at {time}." in (owner.folder / "answer.md").read_text()
     (loaded,) = owner.answer["loaded"]
@@ -102,10 +115,10 @@ def measure(
 
     def run(*arguments: str, out: str = "out", limit: float = 60) -> SideRun:
         folder = owner.folder / out
-        process = SideProcess(SurviveSide("base", python, folder), arguments, print)
+        process = SideProcess("base", python, folder, arguments, print)
         depends = partial(dependencies, python, arguments, [], [folder])
         store = ResultStore(tmp_path / "store")
-        return SideReuse(process, store, depends, print, fresh=False).run(limit)
+        return SideReuse(process, store, depends, fresh=False).run(limit)
 
     return run
 

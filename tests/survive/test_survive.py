@@ -16,7 +16,7 @@ from harness.junit.result import Result
 from harness.model.outcome import Kind
 from harness.stacks import constraints
 from harness.stacks.environments import plugin_path
-from harness.survive.side import SideProcess, SurviveSide
+from harness.survive.side import SideProcess
 from harness.survive.survival import slower
 
 SUITE = """
@@ -162,8 +162,8 @@ def test_a_test_that_hangs(owner: Owner) -> None:
     )
     os.chdir(owner.folder)
     start = time.monotonic()
-    side = SurviveSide("candidate", owner.python, owner.folder / "out")
-    run = SideProcess(side, ["test_hang.py"], lambda _: None).run(limit=4)
+    out, arguments = owner.folder / "out", ["test_hang.py"]
+    run = SideProcess("candidate", owner.python, out, arguments, lambda _: None).run(limit=4)
     assert time.monotonic() - start < 30
     outcomes = {each: str(result.outcome) for each, result in run.results.items()}
     assert outcomes == {"test_hang.py::test_a": "passed", "test_hang.py::test_b": "hung"}
