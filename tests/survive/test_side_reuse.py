@@ -206,7 +206,8 @@ UNSTEADY = {
     "crash": "def test_a(): os._exit(0)",
     "hang": "def test_a(): time.sleep(99)",
     "interrupt": "def test_a(): pytest.exit('enough')",
-    "own file": "def test_a(): pathlib.Path('new').write_text(str(time.time()))",
+    "late end": "def test_a(): atexit.register(time.sleep, 99)",
+    "own file": "def test_a(): pathlib.Path('new').touch()",
     "device": "def test_a(): os.open('/dev/zero', 0)",
 }
 
@@ -216,14 +217,17 @@ def test_what_is_never_reused(
     owner: Owner, measure: Callable[..., SideRun], monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     """Reusing one of these would hide what another run might show."""
-    owner.write(test_suite=f"import os, pathlib, pytest, time\n{UNSTEADY[end]}\ndef test_b(): pass")
+    owner.write(
+        test_suite=f"import atexit, os, pathlib, pytest, time\n{UNSTEADY[end]}\ndef test_b(): pass"
+    )
     plugin = Path(recording_plugin.__file__).read_text()
     changed = owner.folder.parent / "plugin.py"  # there is no accelerator to open here
     changed.write_text(plugin.replace('"/dev/kfd"', '"/dev/zero"'))
     monkeypatch.setattr(recording_plugin, "__file__", str(changed))
     monkeypatch.setattr("harness.survive.side._DUMP", 1.0)
     for _ in range(2):
-        assert not measure(limit=4 if end == "hang" else 60).reused
+        assert not measure(limit=4 if end in ("hang", "late end") else 60).reused
+        (owner.folder / "new").unlink(missing_ok=True)
         assert "1 test_a" in notes(owner)
 
 
