@@ -60,6 +60,7 @@ class Series:
     line: str
     outcome: str
     kind: str
+    reused: str  # of the last result, when it was measured if not in its run
     since: RunDay  # the first run of the outcome that it has now
     strip: shapes.Strip
     counts: str
@@ -143,6 +144,7 @@ class CaseReader:
         """Return what the page of a case says; ``lines`` are its points from ``by_line``."""
         facts = self._build.facts
         now = self._latest.get(name, [])
+        reused = {row.line: row.reused for row in now}
         area = now[0].area if now else ""
         failures = _failures(facts, facts.failures.get(name, []))
         count = plural(len(failures), "distinct failure")
@@ -159,7 +161,7 @@ class CaseReader:
             ],
             issues=_issues(now),
             series=[
-                self._series(line, tuple([(p.run, p.outcome) for p in points]))
+                self._series(line, tuple([(p.run, p.outcome) for p in points]), reused.get(line, ""))
                 for line, points in lines.items()
             ],
             skips=_skips(now),
@@ -170,7 +172,9 @@ class CaseReader:
             numbers=recorded(facts, facts.numbers.get(name, []), facts.moved.get(name, [])),
         )
 
-    def _uncached_series(self, line: StackLine, outcomes: Sequence[tuple[str, str]]) -> Series:
+    def _uncached_series(
+        self, line: StackLine, outcomes: Sequence[tuple[str, str]], reused: str
+    ) -> Series:
         facts = self._build.facts
         last = outcomes[-1][1]
         alike = takewhile(lambda each: each[1] == last, reversed(outcomes))
@@ -181,6 +185,7 @@ class CaseReader:
             line=str(line),
             outcome=last or "not run",
             kind=kind(last),
+            reused=reused,
             since=RunDay(day(facts.run[since].time), self._build.run_page(since)),
             strip=shapes.strip(facts.nights, by_night, f"Outcomes on {line}"),
             counts=", ".join(f"{count} {outcome}" for outcome, count in counts.items()),

@@ -68,6 +68,7 @@ class ShownRun:
     machine: str
     versions: Mapping[str, str]
     size: int
+    reused: int  # of its results that an earlier run measured
 
 
 class Latest(NamedTuple):
@@ -89,6 +90,7 @@ class Latest(NamedTuple):
     upstream: Sequence[str]
     expectation: str | None
     framework: str  # that it asks, of a case that several are asked; else ""
+    reused: str  # when it was measured and on which stack, if not in this run
 
     @property
     def cause(self) -> Cause:

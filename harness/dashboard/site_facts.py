@@ -63,10 +63,10 @@ class Facts:
         """The runs of those nights, the newest first."""
         shown = []
         for row in self._rows("runs_shown", start=self.start):
-            run, time, night, stack, revision, machine, *versions, size = row
+            run, time, night, stack, revision, machine, *versions, size, reused = row
             texts = zip(("python", *COMPONENTS), versions, strict=True)
             named = {name: text for name, text in texts if text}
-            shown.append(ShownRun(run, time, night, stack, revision, machine, named, size))
+            shown.append(ShownRun(run, time, night, stack, revision, machine, named, size, reused))
         return shown
 
     @cached_property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from harness.diagnosis.signature import headline
-from harness.render.comparison_text import counts, left_out, rested, versions
+from harness.render.comparison_text import counts, left_out, rested, reused, versions
 from harness.render.github_markup import ANNOTATIONS, annotation, code, link, plain, table
 from harness.verdicts.allow import Allowed
 from harness.verdicts.compare import decide
@@ -34,6 +34,7 @@ def summary(comparison: Comparison, allowed: Allowed | None = None, most: int = 
     parts = (
         f"**{answer}** {candidate} compared with {base}: {plain(counts(comparison))}.",
         plain(left_out(comparison)),
+        plain(reused(comparison)),
         plain(rested(comparison)),
     )
     lines = [

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from harness.diagnosis.signature import headline
+from harness.junit.properties import REUSED
 from harness.verdicts.allow import Allowed
 from harness.verdicts.compare import decide
 from harness.verdicts.comparison import Comparison, Side
@@ -45,6 +46,8 @@ def _side(side: Side) -> dict[str, Any]:
         "stack": side.name,
         "versions": dict(side.versions),
         "wheels": dict(side.wheels),
+        "reused": len(side.reused),
+        "oldest_reused": next(iter(side.reused), None),
     }
 
 
@@ -70,6 +73,10 @@ def _compared(case: Finding, allowed: Allowed, comparison: Comparison) -> dict[s
         "failure": headline(case.message),
         "issues": list(case.issues),
         "rerun_cases": list(case.rerun_cases),
+        "reused": {
+            "base": _reused(case, comparison.base),
+            "candidate": _reused(case, comparison.candidate),
+        },
         "component": case.component,
         "attributed_case": case.attributed_case or None,
         "note": case.note,
@@ -77,3 +84,7 @@ def _compared(case: Finding, allowed: Allowed, comparison: Comparison) -> dict[s
         "changes": [asdict(change) for change in case.changes],
         "signed_off_by": entry.signed_off_by if entry else None,
     }
+
+
+def _reused(case: Finding, side: Side) -> str | None:
+    return next((run.properties.get(REUSED) for run in side.runs.get(case.key, ())), None)

@@ -37,6 +37,7 @@ def _lines(comparison: Comparison, allowed: Allowed) -> Iterator[str]:
     yield title(_which(comparison.open))
     yield from wrapped(f"{counts(comparison)}.")
     yield from wrapped(left_out(comparison))
+    yield from wrapped(reused(comparison))
     yield from wrapped(rested(comparison))
     yield from wrapped(decide(comparison, allowed.entries).sentence)
 
@@ -132,6 +133,15 @@ def left_out(comparison: Comparison) -> str:
         f"{named} were not run on {base}, where they are expected to do the same as on "
         f"{candidate}; what they compiled and executed is not compared: --every-case runs them."
     )
+
+
+def reused(comparison: Comparison) -> str:
+    """Say how many results of each side an earlier run measured; "" if none."""
+    sides = [side for side in (comparison.base, comparison.candidate) if side.reused]
+    if not sides:
+        return ""
+    named = " and ".join(f"{len(side.reused)} results of {side.name}" for side in sides)
+    return f"Reused: {named}, the oldest of {min(side.reused[0] for side in sides)}."
 
 
 def rested(comparison: Comparison) -> str:

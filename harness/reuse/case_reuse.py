@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from harness.session.record import Record, record_of
 _ATTRIBUTE = "xla_reuse"  # of a case's last report, for the summary of another process
 _CASES = "cases"  # kind of stored objects
 _SHOWN = 5
+_MOST_SECONDS = 10.0  # that checks take in one run, unless each case is checked
 # What a case did, whatever was expected of it: a crash or a hang is measured each time.
 _REUSABLE = frozenset({Kind.PASSED, Kind.FAILED})
 
@@ -69,6 +71,7 @@ class CaseReuse:
         self._reports: list[dict[str, Any]] = []  # of it
         self._stored: dict[str, Any] | None = None  # its record, if nothing has changed
         self._change = ""
+        self._checked: frozenset[str] | None = None  # ids, known once the cases are selected
         os.register_at_fork(after_in_child=self._record_child)
 
     def pytest_collection(self) -> None:
@@ -88,7 +91,9 @@ class CaseReuse:
         self._stored = self._store.read(_CASES, self._key)
         if self._stored is not None and (change := self._dependencies.change(self._stored)):
             self._stored, self._change = None, change
-        if self._stored is None or self._is_checked(item):
+        if self._checked is None:
+            self._checked = self._chosen_to_check(item.session.items)
+        if self._stored is None or item.nodeid in self._checked:
             return None
         self._item = None
         hook = item.ihook
@@ -145,9 +150,23 @@ class CaseReuse:
         reports = (deserialized(self._config, data) for data in stored["reports"])
         return next((record for report in reports if (record := record_of(report))), None)
 
-    def _is_checked(self, item: pytest.Item) -> bool:
+    def _chosen_to_check(self, items: Iterable[pytest.Item]) -> frozenset[str]:
+        """Return the ids of one in so many of the cases, by seed, that take only so long."""
+        numbered = ((self._number(item), item) for item in items if CASE in item.stash)
+        chosen = sorted((pair for pair in numbered if pair[0] % self._every == 0), key=itemgetter(0))
+        if self._every == 1:
+            return frozenset(item.nodeid for _, item in chosen)
+        left, checked = _MOST_SECONDS, set[str]()
+        for _, item in chosen:
+            stored = self._store.read(_CASES, self._dependencies.key(item))
+            if stored is not None and left > 0:
+                left -= sum(report["duration"] for report in stored["reports"])
+                checked.add(item.nodeid)
+        return frozenset(checked)
+
+    def _number(self, item: pytest.Item) -> int:
         digest = hashlib.sha256(f"{self._seed} {item.nodeid}".encode()).digest()
-        return int.from_bytes(digest[:8], "big") % self._every == 0
+        return int.from_bytes(digest[:8], "big")
 
     def _note(self, report: pytest.TestReport, **notes: object) -> None:
         store = {"damaged": self._store.damaged, "unwritten": self._store.unwritten}

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from harness.errors import BadInputError
+from harness.junit.properties import REUSED
 from harness.junit.report import Report
 from harness.junit.result import Result
 from harness.model.case_id import file_of
@@ -35,6 +36,12 @@ class Side:
     def measured(self) -> int:
         """Number of cases that ran to an answer at least once."""
         return sum(any(run.measured for run in runs) for runs in self.runs.values())
+
+    @property
+    def reused(self) -> list[str]:
+        """When and on which stack the results were measured that a first run did not measure."""
+        measured = (runs[0].properties.get(REUSED) for runs in self.runs.values() if runs)
+        return sorted(filter(None, measured))
 
     def framework_of(self, key: str) -> str:
         """Return the framework that a case asks; "" where only one can be asked, or none ran."""

@@ -22,12 +22,14 @@ SQL = Path(__file__).parent / "sql"
 _NUMBERS = """
 SELECT run, time, stack, lane, topology, "case", 'duration' AS name, duration AS value
 FROM cases JOIN outcomes USING (outcome) WHERE {where} AND answer = 'works'
+    AND properties['reused'] IS NULL  -- which an earlier run measured: it would count twice
 UNION ALL
 SELECT run, time, stack, lane, topology, "case", name, value
 FROM (
     SELECT *, unnest(map_keys(properties)) AS name,
         TRY_CAST(unnest(map_values(properties)) AS DOUBLE) AS value
     FROM cases JOIN outcomes USING (outcome) WHERE {where} AND answer = 'works'
+        AND properties['reused'] IS NULL
 )
 WHERE value BETWEEN -1e300 AND 1e300 AND name <> 'deadline'  -- which was given, not measured
 """

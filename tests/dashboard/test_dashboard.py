@@ -123,6 +123,19 @@ def test_a_case_page_names_the_component_that_changed_with_a_failure(tmp_path: P
     assert "First seen 2026-01-04; changed: jax 0.7.1 -> 0.8.0." in page.words
 
 
+def test_pages_say_what_was_reused(tmp_path: Path) -> None:
+    measured = "2026-01-01T02:30:00Z 2.9.0"
+    again = {"properties": [("reused", measured)]}
+    reused = Told("t.py::test_a", becomes=lambda night: again if night.number else {})
+    write(tmp_path / "h", [reused, Told("t.py::test_b")], range(2), ["2.9.0"])
+    publish(tmp_path / "h", tmp_path / "site")
+    pages = {path.name: Page(path) for path in (tmp_path / "site" / "case").iterdir()}
+    says = [f"passed measured {measured}" in page.words for page in pages.values()]
+    assert sorted(says) == [False, True]
+    runs = [Page(path).words for path in (tmp_path / "site" / "run").iterdir()]
+    assert sorted("Reused1" in words.replace(" ", "") for words in runs) == [False, True]
+
+
 def test_a_case_page_plots_numbers_that_moved(pages: dict[str, Page]) -> None:
     page = case(pages, "test_discovers")
     assert "Always 1 on 2.8.0 virtual-tpu 2x4; 2.9.0 virtual-tpu 2x4." in page.words

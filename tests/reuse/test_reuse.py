@@ -195,6 +195,22 @@ def test_a_wrong_reuse_is_an_error(project: Project) -> None:
     assert "test_outside" in project.ran()  # its record is gone
 
 
+def test_checks_take_ten_seconds(project: Project) -> None:
+    cases = "@pytest.mark.parametrize('n', range(40))\ndef test_many(n): pass\n"
+    head = "\n".join(FILES["tests/test_sums.py"].splitlines()[:2])
+    project.write("tests/test_many.py", f"{head}\n{cases}")
+    checked = ("tests/test_many.py", "--reuse-check=2", "--reuse-seed=7")
+    project.run(*checked)
+    assert "\n14 ran again to check the reuse (seed 7), and agree" in project.run(*checked)[0]
+    store = ResultStore(project.store)
+    for path in (project.store / "1" / "cases").glob("*/*"):
+        record = store.read("cases", path.name)
+        assert record
+        record["reports"][0]["duration"] = 4
+        store.write("cases", path.name, record)
+    assert "\n3 ran again to check the reuse (seed 7), and agree" in project.run(*checked)[0]
+
+
 def test_a_damaged_store_is_said(project: Project) -> None:
     project.run()
     damaged = [path for path in (project.store / "1" / "cases").rglob("*") if path.is_file()]

@@ -329,6 +329,32 @@ def test_slower_on_the_host(changes: dict[str, str], slower: list[tuple[str, int
     assert ("1 slower on the host" in decision.sentence) == bool(slower)
 
 
+def test_reused_results_are_counted() -> None:
+    def side(stack: str, reused: dict[str, str]) -> Report:
+        results = (
+            result(name, outcome=Kind.FAILED, properties={"reused": when} if when else {})
+            for name, when in reused.items()
+        )
+        return report(*results, stack=stack)
+
+    old, older = "2026-11-02T01:00:00Z a", "2026-11-01T01:00:00Z b"
+    base = [side("a", {"x": "", "y": old, "z": ""})]
+    comparison = compare(base, [side("b", {"x": older, "y": older, "z": ""})])
+    sentence = f"Reused: 1 results of a and 2 results of b, the oldest of {older}."
+    assert sentence in " ".join(" ".join(comparison_text.lines(comparison)).split())
+    assert sentence in comparison_github.summary(comparison)
+    data = comparison_json.as_data(comparison, Allowed({}, ()))
+    assert (data["base"]["reused"], data["base"]["oldest_reused"]) == (1, old)
+    assert (data["candidate"]["reused"], data["candidate"]["oldest_reused"]) == (2, older)
+    assert [case["reused"] for case in data["cases"]] == [
+        {"base": None, "candidate": older},
+        {"base": old, "candidate": older},
+        {"base": None, "candidate": None},
+    ]
+    comparison = compare([side("a", {"x": ""})], [side("b", {"x": ""})])
+    assert "Reused" not in "".join(comparison_text.lines(comparison))
+
+
 def test_of_several_runs_the_fewest_calls_count() -> None:
     def side(stack: str, calls: str) -> Report:
         properties = CALLS | {"host_calls_trace": calls}

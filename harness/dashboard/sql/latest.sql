@@ -1,7 +1,7 @@
 -- Each case as of the last night of its line; of several runs in that night the last.
 SELECT
     name, area, lane, topology, stack, run, time, night,
-    outcome, duration, message, signature, layer, upstream, expectation, framework
+    outcome, duration, message, signature, layer, upstream, expectation, framework, reused
 FROM (
     SELECT
         c."case" AS name,
@@ -20,6 +20,7 @@ FROM (
         c.upstream,
         c.properties['expectation'] AS expectation,
         coalesce(c.properties['framework'], '') AS framework,
+        coalesce(c.properties['reused'], '') AS reused,
         row_number() OVER (
             PARTITION BY c.stack, c.lane, c.topology, c."case"
             ORDER BY c.run DESC, c.rerun DESC

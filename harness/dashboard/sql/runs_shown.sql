@@ -17,7 +17,8 @@ SELECT
     max(jax_cuda12_pjrt) AS jax_cuda12_pjrt,
     max(jax_cuda13_plugin) AS jax_cuda13_plugin,
     max(jax_cuda13_pjrt) AS jax_cuda13_pjrt,
-    count(*) AS size
+    count(*) AS size,
+    count(properties['reused']) AS reused
 FROM cases
 WHERE CAST(date AS DATE) > $start
 GROUP BY run, stack
