@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from packaging.version import InvalidVersion, Version
+
 from harness.errors import BadInputError
 from harness.files import read_toml, write
 from harness.lanes.aot.compilation_record import (
@@ -60,6 +62,11 @@ class GoldenFile:
         stack = data.pop(_STACK, None)
         if not isinstance(stack, dict):
             raise BadInputError(f"{path}: [{_STACK}]: expected the versions that it was made with")
+        for component, version in stack.items():
+            try:
+                Version("0" if version == ABSENT else str(version))
+            except InvalidVersion as error:
+                raise BadInputError(f"{path}: [{_STACK}] {component}: {error}") from error
         for name, programs in data.items():
             if not isinstance(programs, list) or not all(map(_is_summary, programs)):
                 raise BadInputError(
@@ -72,10 +79,13 @@ class GoldenFile:
         """Return how ``programs`` differ from the golden ones, as a diff naming both stacks; or "".
 
         A stack of JAX alone has golden compilations only if they were made with such a stack; it is
-        compared with another one instead.
+        compared with another one instead. A stack with an older component than the golden one's has
+        none: that it did otherwise is no regression.
         """
         name, here = _test(case), _components()
         if leading(here) != leading(self.stack) and (self.stack or leading(here) == "jax"):
+            return ""
+        if _is_older(here, self.stack):
             return ""
         if name not in self.cases:
             return f"{self.path} has no golden compilation of {name}: run with --update-golden"
@@ -165,6 +175,12 @@ def _components() -> dict[str, str]:
     present = [package for package in vendors if versions[package] != ABSENT]
     names = (*_COMPONENTS[leading(versions) or "torch_xla"], *present)
     return {name: versions[name] for name in names}
+
+
+def _is_older(here: Mapping[str, str], golden: Mapping[str, str]) -> bool:
+    """Return whether any component here is older than the golden stack's."""
+    both = ((here.get(name, ABSENT), version) for name, version in golden.items())
+    return any(Version(now) < Version(then) for now, then in both if ABSENT not in (now, then))
 
 
 def _test(case: str) -> str:
