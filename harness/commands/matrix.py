@@ -25,7 +25,7 @@ from harness.matrix import pool
 from harness.matrix.cell import Cell
 from harness.matrix.home import paths_in
 from harness.render import overview
-from harness.session.selection import Shard
+from harness.session.selection import QUICK_LANE, Shard
 from harness.stacks import wheels
 from harness.stacks.environments import Environments
 from harness.stacks.stack import Stack
@@ -99,10 +99,12 @@ def cells_of(
     for lane in lanes:
         lane_named(lane)
     arguments = with_paths(options.arguments)
+    quick = project.quick_cases()
     return [
         Cell(
             *(stack, lane, folder / stack.slug, arguments),
             shard=shard,
+            first=quick if lane == QUICK_LANE else (),
             elsewhere=lanes[:place] if once else (),
         )
         for stack in stacks

@@ -69,10 +69,10 @@ def upstream_rows(path: Path | None = None) -> tuple[Row, ...]:
     return load(path)
 
 
-def quick_cases() -> frozenset[str]:
+def quick_cases() -> tuple[str, ...]:
     """Return the ids in the file of setting ``xla_quick``, if it is set. Raises BadInputError."""
     path = _settings(Path.cwd())[1].get("xla_quick")
-    return read_cases(_path("xla_quick")) if path else frozenset()
+    return read_cases(_path("xla_quick")) if path else ()
 
 
 def expected_on(stack: Stack) -> Expectations | None:

@@ -59,6 +59,7 @@ class Cell:
     shard: Shard | None = None
     workers: int = 1
     label: str = ""  # which of several runs of one stack and lane it is
+    first: tuple[str, ...] = ()  # cases that run before others, after those that were bad
     elsewhere: tuple[str, ...] = ()  # lanes to which it leaves the cases that they can run
 
     def __str__(self) -> str:
@@ -207,7 +208,7 @@ class Cell:
         if not self.label:  # what runs again is to be measured again
             command += [f"--reuse={cache_folder / RESULTS}", f"--reuse-seed={time.time_ns()}"]
             command += [f"--reuse-check={1 if fresh else _CHECKED}"]
-        if first := self.bad_cases():
+        if first := [*dict.fromkeys((*self.bad_cases(), *self.first))]:
             command.append(f"--first={self._written(first, 'first').absolute()}")
         # Other cells have the other cores, whatever the project's ini says.
         command += ["-n", str(self.workers)] if self.workers > 1 else ["-o", "xla_workers=0"]

@@ -140,7 +140,8 @@ def reused(comparison: Comparison) -> str:
     sides = [side for side in (comparison.base, comparison.candidate) if side.reused]
     if not sides:
         return ""
-    named = " and ".join(f"{len(side.reused)} results of {side.name}" for side in sides)
+    counts = ((side, len(side.reused)) for side in sides)
+    named = " and ".join(f"{n} result{'s' * (n > 1)} of {side.name}" for side, n in counts)
     return f"Reused: {named}, the oldest of {min(side.reused[0] for side in sides)}."
 
 

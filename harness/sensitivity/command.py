@@ -136,7 +136,7 @@ def _run(options: argparse.Namespace) -> int:
     from harness.session.selection import read_cases
 
     operators, budget = _operators(options), budget_seconds(options.budget)
-    given = read_cases(options.beside) if options.beside else frozenset[str]()
+    given = frozenset(read_cases(options.beside) if options.beside else ())
     if options.seconds and not (options.modules and options.smallest):
         raise BadInputError("--seconds: expected --modules and --smallest beside it")
     if options.stack:

@@ -145,7 +145,7 @@ def places(name: str, executed: frozenset[int]) -> dict[str, list[str]]:
 def plant(name: str, kind: str, place: int) -> bool:
     """Change a function of this process; return whether it could be changed."""
     module, qualified, first = name.split(":")
-    node = copy.deepcopy(node_of(name))
+    node = changed(name, kind, place)
     try:
         importlib.import_module(module)  # a case may import it later
     except ImportError:
@@ -153,7 +153,6 @@ def plant(name: str, kind: str, place: int) -> bool:
     loaded = _loaded(module, qualified, int(first))
     if node is None or not loaded:
         return False
-    _edits(node)[kind][place][1]()
     own = _compiled(loaded[0], node, qualified.rpartition(".")[0].rpartition(".")[2])
     if own is None or own.co_freevars != loaded[0].__code__.co_freevars:
         return False
@@ -162,16 +161,19 @@ def plant(name: str, kind: str, place: int) -> bool:
     return True
 
 
+def changed(name: str, kind: str, place: int) -> Function | None:
+    """Return a function with the fault in it, or None if there is no such function."""
+    node = copy.deepcopy(node_of(name))
+    if node is not None:
+        _edits(node)[kind][place][1]()
+        ast.fix_missing_locations(node)
+    return node
+
+
 def difference(name: str, kind: str, place: int) -> list[str]:
     """Return the changed lines of a function, before and after, as in a diff."""
-    node = node_of(name)
-    if node is None:
-        return []
-    changed = copy.deepcopy(node)
-    _edits(changed)[kind][place][1]()
-    was, now = (
-        ast.unparse(ast.fix_missing_locations(tree)).splitlines() for tree in (node, changed)
-    )
+    trees = node_of(name), changed(name, kind, place)
+    was, now = (ast.unparse(tree).splitlines() if tree else [] for tree in trees)
     changes = list(difflib.unified_diff(was, now, n=0, lineterm=""))[2:]
     return [line for line in changes if not line.startswith("@@")]
 

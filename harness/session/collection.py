@@ -94,8 +94,8 @@ class Collection:
         if self._settings.shard is not None:
             own = self._shard(chosen, self._settings.shard)
             chosen = [item for item in chosen if item.nodeid in own]
-        first = self._settings.first_cases
-        chosen.sort(key=lambda item: item.nodeid not in first)
+        places = {case: place for place, case in enumerate(self._settings.first_cases)}
+        chosen.sort(key=lambda item: places.get(item.nodeid, len(places)))
         kept = set(chosen)
         if left_out := [item for item in items if item not in kept]:
             self._config.hook.pytest_deselected(items=left_out)

@@ -176,7 +176,7 @@ class Settings:
     durations: Durations
     cases: frozenset[str] | None  # None for all
     unless_cases: frozenset[str]
-    first_cases: frozenset[str]
+    first_cases: tuple[str, ...]
     long: str  # the marker of tests that were not chosen, so that they are left out; "" for none
     deadline: float
     limits: Limits
@@ -222,7 +222,7 @@ class Settings:
             shard=Shard.parse(text) if (text := config.getoption("shard")) else None,
             durations=read_durations(_from_root(config, config.getini("xla_durations"))),
             cases=cases,
-            unless_cases=_cases_in(config, "unless_cases"),
+            unless_cases=frozenset(_cases_in(config, "unless_cases")),
             first_cases=_cases_in(config, "first"),
             long="" if _chooses(config) else config.getini("xla_long"),
             deadline=_number(config, "--deadline", above=0),
@@ -370,12 +370,12 @@ def _cases(config: pytest.Config) -> frozenset[str] | None:
         path = _from_root(config, config.getini("xla_quick"))
         if path is None:
             raise BadInputError("--quick: expected ini xla_quick, a file of cases")
-    return None if path is None else read_cases(path)
+    return None if path is None else frozenset(read_cases(path))
 
 
-def _cases_in(config: pytest.Config, option: str) -> frozenset[str]:
+def _cases_in(config: pytest.Config, option: str) -> tuple[str, ...]:
     given = config.getoption(option)
-    return read_cases(Path(given)) if given else frozenset()
+    return read_cases(Path(given)) if given else ()
 
 
 def _chooses(config: pytest.Config) -> bool:

@@ -106,10 +106,10 @@ def _seconds(value: Any) -> float:
     return seconds
 
 
-def read_cases(path: Path) -> frozenset[str]:
-    """Return the ids in a file, one a line; raise BadInputError naming the file."""
+def read_cases(path: Path) -> tuple[str, ...]:
+    """Return the ids in a file, one a line, in its order; raise BadInputError naming the file."""
     try:
         lines = read_text(path).splitlines()
     except BadInputError as error:
         raise BadInputError(f"file of cases: {error}") from error
-    return frozenset(line.strip() for line in lines if line.strip())
+    return tuple(dict.fromkeys(line.strip() for line in lines if line.strip()))

@@ -340,7 +340,7 @@ def test_reused_results_are_counted() -> None:
     old, older = "2026-11-02T01:00:00Z a", "2026-11-01T01:00:00Z b"
     base = [side("a", {"x": "", "y": old, "z": ""})]
     comparison = compare(base, [side("b", {"x": older, "y": older, "z": ""})])
-    sentence = f"Reused: 1 results of a and 2 results of b, the oldest of {older}."
+    sentence = f"Reused: 1 result of a and 2 results of b, the oldest of {older}."
     assert sentence in " ".join(" ".join(comparison_text.lines(comparison)).split())
     assert sentence in comparison_github.summary(comparison)
     data = comparison_json.as_data(comparison, Allowed({}, ()))
