@@ -52,9 +52,9 @@ def main() -> None:
             rows.append((in_order, reused))
             print(f"{fault['program']} {fault['operator']}: {in_order}, {reused}", flush=True)
     for place, name in enumerate(("seconds", "processor seconds")):
-        in_order, reused = (median(row[side][place] for row in rows) for side in (0, 1))
-        print(f"median {name} to the first red case: {in_order:.1f} in order, ", end="")
-        print(f"{reused:.1f} with reuse and the quick ones first, ratio {reused / in_order:.2f}")
+        before, after = (median(row[side][place] for row in rows) for side in (0, 1))
+        print(f"median {name} to the first red case: {before:.1f} in order, ", end="")
+        print(f"{after:.1f} with reuse and the quick ones first, ratio {after / before:.2f}")
 
 
 def with_slip(name: str, operator: str, place: int) -> tuple[Path, str]:

@@ -161,7 +161,9 @@ class CaseReader:
             ],
             issues=_issues(now),
             series=[
-                self._series(line, tuple([(p.run, p.outcome) for p in points]), reused.get(line, ""))
+                self._series(
+                    line, tuple([(p.run, p.outcome) for p in points]), reused.get(line, "")
+                )
                 for line, points in lines.items()
             ],
             skips=_skips(now),

@@ -153,7 +153,9 @@ class CaseReuse:
     def _chosen_to_check(self, items: Iterable[pytest.Item]) -> frozenset[str]:
         """Return the ids of one in so many of the cases, by seed, that take only so long."""
         numbered = ((self._number(item), item) for item in items if CASE in item.stash)
-        chosen = sorted((pair for pair in numbered if pair[0] % self._every == 0), key=itemgetter(0))
+        chosen = sorted(
+            (pair for pair in numbered if pair[0] % self._every == 0), key=itemgetter(0)
+        )
         if self._every == 1:
             return frozenset(item.nodeid for _, item in chosen)
         left, checked = _MOST_SECONDS, set[str]()
