@@ -209,6 +209,10 @@ def test_an_editable_project(owner: Owner) -> None:
     source.write_text("quadruple = lambda n: 4 * n\nimport drift\n")
     done = owner.survive("drift==2", "--", "tests", python=python)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert owner.answer["reused"] == {"base": "", "candidate": ""}
+    (owner.folder / "pyproject.toml").touch()
+    assert owner.survive("drift==2", "--", "tests", python=python).returncode == 0
+    assert all(owner.answer["reused"].values())  # though it was installed again
 
 
 def test_tests_that_load_another_copy(owner: Owner) -> None:
