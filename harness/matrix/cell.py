@@ -22,6 +22,7 @@ from harness.junit.properties import STACK_VARIABLE
 from harness.junit.report import Report
 from harness.lanes import LANES, lane_named
 from harness.matrix.home import (
+    RESULTS,
     home_of,
     is_path,
     paths_in,
@@ -41,7 +42,6 @@ Question = Mapping[str, object]
 # A run that has these codes has an answer: passed, failed, nothing to run.
 _ANSWERS = (0, 1, 5)
 _TAIL = 12
-RESULTS = "results"  # folder of what can be reused, in the cache
 _CHECKED = 10  # one in so many reused results is measured again
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from harness.errors import BadInputError
 from harness.model.case_id import file_of
 
+RESULTS = "results"  # folder of what can be reused, in the cache
 _SOURCES = (".py", ".toml", ".ini", ".cfg", ".c", ".h", ".so")
 _ENVIRONMENT = "pyvenv.cfg"  # marks a folder with somebody's packages
 _PACKAGES = ("site-packages", "dist-packages", "node_modules", "__pycache__")

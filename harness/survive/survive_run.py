@@ -10,7 +10,7 @@ from pathlib import Path
 from harness.commands.output import answer, say
 from harness.errors import BadInputError
 from harness.files import write
-from harness.matrix.cell import RESULTS
+from harness.matrix.home import RESULTS
 from harness.reuse.result_store import ResultStore
 from harness.stacks.environments import cache_folder
 from harness.survive import survival_report

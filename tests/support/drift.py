@@ -14,7 +14,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.matrix.cell import RESULTS
+from harness.matrix.home import RESULTS
 
 SUITE = """\
 import time
