@@ -6,7 +6,6 @@ from dataclasses import asdict
 from typing import Any
 
 from harness.diagnosis.signature import headline
-from harness.junit.properties import REUSED
 from harness.verdicts.allow import Allowed
 from harness.verdicts.compare import decide
 from harness.verdicts.comparison import Comparison, Side
@@ -74,8 +73,8 @@ def _compared(case: Finding, allowed: Allowed, comparison: Comparison) -> dict[s
         "issues": list(case.issues),
         "rerun_cases": list(case.rerun_cases),
         "reused": {
-            "base": _reused(case, comparison.base),
-            "candidate": _reused(case, comparison.candidate),
+            "base": comparison.base.reused_of(case.key),
+            "candidate": comparison.candidate.reused_of(case.key),
         },
         "component": case.component,
         "attributed_case": case.attributed_case or None,
@@ -84,7 +83,3 @@ def _compared(case: Finding, allowed: Allowed, comparison: Comparison) -> dict[s
         "changes": [asdict(change) for change in case.changes],
         "signed_off_by": entry.signed_off_by if entry else None,
     }
-
-
-def _reused(case: Finding, side: Side) -> str | None:
-    return next((run.properties.get(REUSED) for run in side.runs.get(case.key, ())), None)

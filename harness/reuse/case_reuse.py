@@ -160,8 +160,9 @@ class CaseReuse:
             return frozenset(item.nodeid for _, item in chosen)
         left, checked = _MOST_SECONDS, set[str]()
         for _, item in chosen:
-            stored = self._store.read(_CASES, self._dependencies.key(item))
-            if stored is not None and left > 0:
+            if left <= 0:
+                break
+            if (stored := self._store.read(_CASES, self._dependencies.key(item))) is not None:
                 left -= sum(report["duration"] for report in stored["reports"])
                 checked.add(item.nodeid)
         return frozenset(checked)

@@ -39,9 +39,12 @@ class Side:
 
     @property
     def reused(self) -> list[str]:
-        """When and on which stack the results were measured that a first run did not measure."""
-        measured = (runs[0].properties.get(REUSED) for runs in self.runs.values() if runs)
-        return sorted(filter(None, measured))
+        """Return when and on which stack each result that an earlier run measured was measured."""
+        return sorted(filter(None, map(self.reused_of, self.runs)))
+
+    def reused_of(self, key: str) -> str | None:
+        """Return when and on which stack a case was measured; None if in its first run here."""
+        return next((run.properties.get(REUSED) for run in self.runs.get(key, ())), None)
 
     def framework_of(self, key: str) -> str:
         """Return the framework that a case asks; "" where only one can be asked, or none ran."""
