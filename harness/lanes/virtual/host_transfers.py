@@ -57,6 +57,8 @@ def replace_host_transfers(program: Module) -> list[str]:
 def _make_send(instruction: Instruction, sent: Shape) -> None:
     operand, token = Shape(), Shape(element_type=_TOKEN)
     operand.CopyFrom(sent)
+    # A transpose only changes the layout of its operand here, and the host reads row by row.
+    operand.layout.minor_to_major[:] = range(len(sent.dimensions) - 1, -1, -1)
     sharding = Sharding.FromString(instruction.sharding)
     _make_call(instruction, operand)
     instruction.shape.CopyFrom(Shape(element_type=_TUPLE, tuple_shapes=[token]))

@@ -80,6 +80,17 @@ def done(result: Any) -> Any:
     return array
 
 
+def test_transposed_operand() -> None:
+    """The host reads a program's array row by row, also if only its layout was transposed."""
+    import jax
+
+    keep, seen = keeper()
+    x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    result = done(jax.jit(lambda x: call_pure(keep, x.transpose(0, 2, 1)))(x))
+    np.testing.assert_array_equal(seen[0], x.transpose(0, 2, 1))
+    np.testing.assert_array_equal(result, 2 * x.transpose(0, 2, 1))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", ["float32", "uint8", "complex64", "bfloat16", "int4"])
 def test_one_device(tpu_events: EventLog, kind: str, dtype: str) -> None:
