@@ -63,3 +63,20 @@ def test_two_tensors(xla_target: Target, subtests: pytest.Subtests, name: str) -
     expected = [np.concatenate(pair) for pair in zip(*both, strict=True)]
     question = Question(program, inputs, expected, program)
     ask(subtests, xla_target, {"float32": question})
+
+
+@pytest.mark.frameworks("torch_xla")
+def test_as_many_tensors_as_ranks(xla_target: Target, subtests: pytest.Subtests) -> None:
+    """Of a table that is its own transpose, which leaves open whose the lists are."""
+
+    def program(x: torch.Tensor, rank: Rank) -> torch.Tensor:
+        parts = [[torch.empty_like(x) for _ in rank.members] for _ in rank.members]
+        dist.all_gather_coalesced(parts, [x * (number + 1) for number in rank.members])
+        return torch.stack([part for row in parts for part in row])
+
+    world = xla_target.topology.total
+    inputs = [ranks_of(1, (4, 3))[0] * (number + 1) for number in range(world)]
+    numbers = np.arange(1, world + 1, dtype=np.float32)
+    table = np.outer(numbers, numbers).reshape(-1, 1, 1) * inputs[0]
+    question = Question(program, inputs, [table] * world, program)
+    ask(subtests, xla_target, {"float32": question})

@@ -45,6 +45,7 @@ REFUSED: dict[str, tuple[list[int], str]] = {
 def _of_rank(number: int) -> dict[str, Any]:
     device = XLA.join()
     answers: dict[str, Any] = {"backend": dist.get_backend(), "world": dist.get_world_size()}
+    answers["name"] = dist.group.WORLD.getBackendName()
     for name, (ranks, _) in REFUSED.items():
         try:
             dist.new_group(ranks, pg_options=INFERRED)
@@ -60,6 +61,9 @@ def _of_rank(number: int) -> dict[str, Any]:
         dist.all_reduce(x, group=own)
         sums[name] = x
         programs[name] = torch_xla._XLAC._get_xla_tensors_hlo([x])
+    # Only a mesh needs a shape.
+    some = [dist.new_group([0, 1, 2]), dist.new_group([0, 1, 2], pg_options={"xla_pg_options": {}})]
+    answers["some"] = [group.size() for group in some if number < 3]
     own = dist.new_group([6, 0, 7, 2, 1, 3, 5, 4])
     gathered = torch.zeros(8, device=device)
     dist.all_gather_into_tensor(gathered, torch.tensor([float(number)], device=device), group=own)
@@ -72,7 +76,8 @@ def _of_rank(number: int) -> dict[str, Any]:
 def test_shapes(topology: Topology, subtests: pytest.Subtests) -> None:
     """Each rank's group is its own one of the shape; what is no part of one is refused."""
     for rank, answers in enumerate(run_ranks(_of_rank, topology)):
-        assert (answers["backend"], answers["world"]) == ("xla", 8)
+        assert (answers["backend"], answers["world"], answers["name"]) == ("xla", 8, "xla")
+        assert answers["some"] == ([3, 3] if rank < 3 else [])
         assert answers["gathered"] == [float(other) for other in range(8)]
         for name, shape in (SHAPES | {"given": GIVEN}).items():
             (own,) = [ranks for ranks in shape if rank in ranks]
@@ -102,6 +107,8 @@ def _works(number: int) -> dict[str, Any]:
         "broadcast": dist.broadcast(x, 2, async_op=True),
         "barrier": dist.barrier(async_op=True),
     }
+    XLA.end_step()  # reduce pins its layout, which no step may have beside what does not
+    works |= _others(number, device)
     waited = {name: work.wait() for name, work in works.items()}
     results = {name: work.get_future().value() for name, work in works.items()}
     refused = {}
@@ -114,6 +121,9 @@ def _works(number: int) -> dict[str, Any]:
 
     ones, twos = torch.ones(1, device=device), torch.ones(2, device=device)
     refuse("parts", lambda: dist.reduce_scatter(ones, [ones, ones, twos, ones]))
+    uneven = [[ones, twos, ones, ones]]
+    coalesced = dist.group.WORLD.reduce_scatter_coalesced
+    refuse("parts of a list", lambda: coalesced([ones], uneven, dist.ReduceScatterOptions()))
     refuse("shape", lambda: dist.all_gather_into_tensor(torch.zeros(3, 3, device=device), x))
     refuse("any-source", lambda: dist.recv(ones))
     refuse("monitored", lambda: dist.group.WORLD.monitored_barrier(None, False))
@@ -127,8 +137,61 @@ def _works(number: int) -> dict[str, Any]:
     }
 
 
+def _others(number: int, device: torch.device) -> dict[str, Any]:
+    """Start the other collectives: some have a root, some take lists or numbers."""
+    x = torch.arange(4.0, device=device) + number
+    whole = x.sum()
+    pieces = list(x.split(1))
+    options = dist.ReduceScatterOptions()
+    return {
+        "reduce": dist.reduce(x.clone(), 1, async_op=True),
+        "gather": dist.gather(x, _empty(x) if number == 2 else None, 2, async_op=True),
+        "gather of numbers": dist.gather(
+            whole, _empty(whole) if number == 1 else None, 1, async_op=True
+        ),
+        "all_gather of a list": dist.all_gather(_empty(x), x, async_op=True),
+        "all_gather of numbers": dist.all_gather_into_tensor(
+            torch.empty_like(x), whole, async_op=True
+        ),
+        "all_gather of rows": dist.all_gather_into_tensor(x.new_empty((4, 4)), x, async_op=True),
+        "all_to_all": dist.all_to_all(_empty(pieces[0]), pieces, async_op=True),
+        "all_to_all_single": dist.all_to_all_single(torch.empty_like(x), x, async_op=True),
+        "reduce_scatter of a list": dist.reduce_scatter(
+            torch.empty_like(pieces[0]), pieces, async_op=True
+        ),
+        "reduce_scatter of two lists": dist.group.WORLD.reduce_scatter_coalesced(
+            [torch.empty_like(pieces[0]) for _ in range(2)], [pieces, pieces[::-1]], options
+        ),
+    }
+
+
+def _empty(like: torch.Tensor) -> list[torch.Tensor]:
+    return [torch.empty_like(like) for _ in range(4)]
+
+
 def _listed(value: Any) -> list[torch.Tensor]:
-    return [value] if isinstance(value, torch.Tensor) else list(value)
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [tensor for each in value for tensor in _listed(each)]
+
+
+def _results_of_others(rank: int) -> dict[str, Any]:
+    """Return what ``_others`` must give, where rank r has the numbers r to r + 3."""
+    inputs = [[float(n + other) for n in range(4)] for other in range(4)]
+    sums = [4.0 * other + 6 for other in range(4)]  # of one rank, and of one place in all ranks
+    exchanged = [float(rank + other) for other in range(4)]
+    return {
+        "reduce": [sums if rank == 1 else inputs[rank]],
+        "gather": inputs if rank == 2 else [],
+        "gather of numbers": sums if rank == 1 else [],
+        "all_gather of a list": inputs,
+        "all_gather of numbers": [sums],
+        "all_gather of rows": [inputs],
+        "all_to_all": [[number] for number in exchanged],
+        "all_to_all_single": [exchanged],
+        "reduce_scatter of a list": [[sums[rank]]],
+        "reduce_scatter of two lists": [[sums[rank]], [sums[3 - rank]]],
+    }
 
 
 @pytest.mark.topologies("4@chip")
@@ -146,9 +209,11 @@ def test_started_collectives(topology: Topology) -> None:
             "reduce_scatter": [[whole[rank]]],
             "broadcast": [sent],
             "barrier": [],
+            **_results_of_others(rank),
         }
         refused = answers["refused"]
         assert refused["parts"].startswith("ValueError: Input 2's shape is different from input 0")
+        assert refused["parts of a list"].startswith("ValueError: Input 1's shape is different")
         assert "not compatible for all_gather_into_tensor" in refused["shape"]
         assert refused["any-source"].startswith("NotImplementedError")
         assert refused["monitored"].startswith("NotImplementedError")
@@ -162,4 +227,16 @@ def test_no_backend_under_spmd(start_runtime: StartRuntime) -> None:
 
     with pytest.raises(AssertionError, match="not supported with SPMD"):
         dist.init_process_group("xla", store=dist.HashStore(), rank=0, world_size=1)
+    assert torch.ones(2, device="xla").sum().item() == 2
+
+
+@pytest.mark.topologies(1)
+def test_no_group_beside_another_default(start_runtime: StartRuntime) -> None:
+    """A group of the backend has a mesh of all ranks, so that they must be its own."""
+    import torch_xla.distributed.xla_backend  # noqa: F401 - registers backend "xla"
+
+    start_runtime(spmd=False)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    with pytest.raises(RuntimeError, match="requires the default ProcessGroup"):
+        dist.new_group([0], backend="xla")
     assert torch.ones(2, device="xla").sum().item() == 2
