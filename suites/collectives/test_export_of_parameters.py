@@ -100,8 +100,11 @@ class _Random(torch.nn.Module):
         return torch.nn.functional.dropout(x, 0.25), torch.rand(64, device=x.device)
 
 
-def _export_step(_: int) -> tuple[bytes, list[int | None], list[bool], str]:
-    """Return the program, which result each output is, and whether texts name this file."""
+def _export_step(_: int) -> tuple[bytes, list[int | None], list[int], list[bool], str]:
+    """Return the program, which result each output is, and whether texts name this file.
+
+    Also return each result's first output, and the program as bytecode.
+    """
     from torch_tpu._internal.export import exported_to_mlir
 
     device = BACKENDS["torch_tpu"].join()
@@ -117,13 +120,14 @@ def _export_step(_: int) -> tuple[bytes, list[int | None], list[bool], str]:
     which = [None if output is None else int(output.flatten()[0]) for output in outputs]
     texts = [made.serialize_text(debug) for debug in (True, False)]
     named = ["test_export_of_parameters.py" in text for text in texts]
-    return made.serialize_portable_artifact(), which, named, made.serialize_bytecode().hex()
+    first = list(made.unique_output_indices)
+    return made.serialize_portable_artifact(), which, first, named, made.serialize_bytecode().hex()
 
 
 @pytest.mark.topologies("1@chip")
 def test_results(xla_target: Target, subtests: pytest.Subtests) -> None:
     """Results that are alike are one of the program, and none is none."""
-    ((artifact, which, named, code),) = run_ranks(_export_step, xla_target.topology)
+    ((artifact, which, first, named, code),) = run_ranks(_export_step, xla_target.topology)
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     weight, table = np.array([[2], [3]], np.float32), np.array([1, 2, 4], np.float32)
     arguments = (weight, np.ones(3, np.float32), table, x, x + 7)
@@ -133,6 +137,7 @@ def test_results(xla_target: Target, subtests: pytest.Subtests) -> None:
     with subtests.test("results"):
         (results,) = execute(program, [arguments])
         assert len(results) == 5
+        assert first == [0, 1, 4, 5, 6]
         for output, number in zip(outputs, which, strict=True):
             if output is None:
                 assert number is None
@@ -176,3 +181,108 @@ def test_random_numbers(xla_target: Target) -> None:
         drawn.append(numbers)
         state = after
     assert (drawn[0] != drawn[1]).any()
+
+
+class _Drawing(torch.nn.Module):
+    """Adds numbers of a generator that is given."""
+
+    def forward(self, x: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor]:
+        return (x + torch.rand(8, 8, device=x.device, generator=generator),)
+
+
+class _Nothing(torch.nn.Module):
+    def forward(self, _: torch.Tensor) -> dict[str, Any]:
+        return {"a": None, "b": (None, None)}
+
+
+class _Numbered(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, int]:
+        return x * 2, 3
+
+
+def _export_drawing(_: int) -> dict[str, tuple[bytes, bool]]:
+    from torch_tpu._internal.export import fx_to_mlir
+
+    device = BACKENDS["torch_tpu"].join()
+    x = torch.zeros(8, 8, device=device)
+    generators = {
+        "default": torch.tpu.default_generators[0],
+        "own": torch.Generator(device=device),
+    }
+    programs = {}
+    for name, generator in generators.items():
+        made = fx_to_mlir(torch.fx.symbolic_trace(_Drawing()), [x, generator])
+        programs[name] = (
+            made.serialize_portable_artifact(),
+            made.updates_default_generator_state,
+        )
+    return programs
+
+
+@pytest.mark.topologies("1@chip")
+def test_given_generator(xla_target: Target, subtests: pytest.Subtests) -> None:
+    """A program takes and returns the state of a generator once, also if that is the default."""
+    (programs,) = run_ranks(_export_drawing, xla_target.topology)
+    x, state = np.full((8, 8), 10, np.float32), np.array([5, 7], np.uint64)
+    for name, (artifact, updates) in programs.items():
+        with subtests.test(name):
+            ((drawn, after),) = execute(parse(artifact), [(x, state)])
+            assert not updates
+            assert (drawn >= 10).all()
+            assert (drawn <= 11).all()
+            assert len(np.unique(drawn)) > 60
+            assert (after != state).any()
+
+
+def _export_without_results(_: int) -> tuple[Any, ...]:
+    from torch_tpu._internal.export import exported_to_mlir
+
+    device = BACKENDS["torch_tpu"].join()
+    x = torch.ones(3, device=device)
+    made = exported_to_mlir(torch.export.export(_Nothing(), (x,)))
+    outputs = made.reconstruct_fx_outputs_fn([], [])
+    with pytest.raises(TypeError) as refusal:
+        exported_to_mlir(torch.export.export(_Numbered(), (x,)))
+    values = made.dynamic_outputs, made.unique_output_indices, made.mlir_result_tensors
+    return (
+        made.is_noop,
+        made.module,
+        *values,
+        outputs,
+        made.updates_default_generator_state,
+        str(refusal.value),
+    )
+
+
+@pytest.mark.topologies("1@chip")
+def test_no_results(xla_target: Target) -> None:
+    """Without a result there is no program, and what is no tensor is no result."""
+    ((noop, module, *values, outputs, updates, refused),) = run_ranks(
+        _export_without_results, xla_target.topology
+    )
+    assert (noop, module, updates) == (True, None, False)
+    assert values == [[], [], []]
+    assert outputs == (None, None, None)
+    assert refused.endswith("but got 3")
+
+
+class _Scaled(torch.nn.Module):
+    def forward(self, x: torch.Tensor, factor: float) -> torch.Tensor:
+        return x * factor
+
+
+def _export_number(_: int) -> bytes:
+    from torch_tpu._internal.export import exported_to_mlir
+
+    device = BACKENDS["torch_tpu"].join()
+    exported = torch.export.export(_Scaled(), (torch.ones(3, device=device), 2.5))
+    return bytes(exported_to_mlir(exported).serialize_portable_artifact())
+
+
+@pytest.mark.topologies("1@chip")
+def test_number(xla_target: Target) -> None:
+    """A number that a model takes is a constant of the program, as it is in torch.export's."""
+    (artifact,) = run_ranks(_export_number, xla_target.topology)
+    x = np.arange(3, dtype=np.float32)
+    ((result,),) = execute(parse(artifact), [(x,)])
+    np.testing.assert_array_equal(result, x * np.float32(2.5))
