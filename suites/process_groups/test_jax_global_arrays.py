@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -23,6 +24,7 @@ from suites.shared.global_arrays import (
     run_jax_ranks,
     spread,
 )
+from suites.shared.jax_releases import since_0_5, until_0_8
 
 pytestmark = [pytest.mark.lanes("virtual-*"), pytest.mark.upstream("jax-ml/jax#16816")]
 
@@ -76,6 +78,50 @@ def test_from_local_data(topology: Topology) -> None:
 
     for name, joined in on_ranks(rank, topology).items():
         np.testing.assert_array_equal(np.concatenate(joined), value, err_msg=name)
+
+
+@since_0_5
+@until_0_8
+@pytest.mark.upstream("jax-ml/jax#1703")
+@pytest.mark.topologies("8@host")
+def test_mapped(topology: Topology, subtests: pytest.Subtests) -> None:
+    """A map goes over all processes' devices; each process gives and gets its own rows."""
+    value = _value(8)
+    rows = {"all": range(8), "of a size": range(8), "listed": [0, 4, 1, 2]}
+
+    def centred(v: Any) -> Any:
+        return v - lax.psum(v, "i") * lax.axis_index("i")
+
+    def rank(number: int) -> dict[str, Any]:
+        own, devices = value[4 * number :][:4], jax.devices()
+        few = [devices[n] for n in (0, 5, 1, 2)]
+        own_few = own[: 1 if number else 3]
+        results: dict[str, Any] = {
+            "all": jax.pmap(centred, "i")(own),
+            "of a size": jax.pmap(centred, "i", axis_size=8)(own),
+            "listed": jax.pmap(centred, "i", devices=few)(own_few),
+        }
+        wrong: dict[str, Callable[[], Any]] = {
+            "local devices if no": lambda: jax.pmap(centred, "i")(own[:2]),
+            "local devices passed": lambda: jax.pmap(centred, "i", devices=devices)(own[:2]),
+            "inner_pmap must specify": lambda: jax.pmap(
+                jax.pmap(centred, "i"), "j", devices=devices
+            )(own.reshape(2, 2, 3)),
+            "jit of multi-host pmap": lambda: jax.jit(jax.pmap(centred, "i"))(own),
+        }
+        for text, operation in wrong.items():
+            with pytest.raises((NotImplementedError, ValueError), match=text):
+                operation()
+        return {name: np.asarray(result) for name, result in results.items()}
+
+    ranks = run_jax_ranks(rank, topology)
+    for name, of in rows.items():
+        places = np.arange(len(of))[:, None]
+        expected = value[list(of)] - value[list(of)].sum(0) * places
+        for number, results in enumerate(ranks):
+            own = [place for place, row in enumerate(of) if row // 4 == number]
+            with subtests.test(name=name, rank=number):
+                np.testing.assert_array_equal(results[name], expected[own])
 
 
 @pytest.mark.topologies("4@chip", "2x4@slice")

@@ -24,6 +24,10 @@ since_0_5 = pytest.mark.skipif(
     jax.__version_info__ < (0, 5), reason="JAX before 0.5 answers much of this in other ways"
 )
 
+until_0_8 = pytest.mark.skipif(
+    jax.__version_info__ >= (0, 8), reason="pmap is shard_map from JAX 0.8 on, and can't do it"
+)
+
 needs_tpu_interpret_mode = pytest.mark.skipif(
     jax.__version_info__ < (0, 7, 1), reason="TPU interpret mode is used from JAX 0.7.1 on"
 )

@@ -10,11 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import io_callback
+from jax.interpreters import mlir
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 
 from suites.shared.global_arrays import Spec, mesh_of
 from suites.shared.jax_releases import since_0_5
-from suites.spmd_specs.jax_layouts import check
+from suites.spmd_specs.jax_layouts import check, partitioned_by
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),
@@ -22,6 +23,9 @@ pytestmark = [
     pytest.mark.upstream("jax-ml/jax#26946"),
     since_0_5,
 ]
+since_0_7 = pytest.mark.skipif(
+    jax.__version_info__ < (0, 7), reason="JAX before 0.7 compiles for the devices of the mesh"
+)
 VALUE = (np.arange(64).reshape(8, 8) * 29 % 31 - 9).astype(np.float32)
 
 
@@ -75,6 +79,153 @@ def test_compiled_ahead(subtests: pytest.Subtests) -> None:
             operation()
 
 
+def test_what_is_named_of_wrong_arguments(subtests: pytest.Subtests) -> None:
+    """Of the arguments that a compiled program does not take, up to five are named."""
+    mesh = mesh_of(2, 4)
+    rows, columns = (NamedSharding(mesh, Spec(*axes)) for axes in (("x",), (None, "y")))
+    compiled = jax.jit(lambda *v: sum(v), in_shardings=rows).lower(*[VALUE] * 6).compile()
+    good, moved = jax.device_put(VALUE, rows), jax.device_put(VALUE, columns)
+    for number, text in ((1, "The mismatches"), (4, "The mismatches"), (6, "The first 5 of 6")):
+        arguments = [good] * (6 - number) + [VALUE[:4]] * number
+        with subtests.test(sizes=number), pytest.raises(TypeError) as wrong:
+            compiled(*arguments)
+        assert text in str(wrong.value)
+        assert str(wrong.value).count("called with float32[4,8]") == min(number, 5)
+    for number, text in ((1, "the 1 mismatches"), (6, "5 mismatches out of 6")):
+        arguments = [good] * (6 - number) + [moved] * number
+        with subtests.test(places=number), pytest.raises(ValueError) as error:
+            compiled(*arguments)
+        assert "compiled for input shardings that disagree with the shardings" in str(error.value)
+        assert text in str(error.value)
+        assert str(error.value).count("Required sharding") == min(number, 5)
+    layout = pytest.importorskip("jax.experimental.layout")
+    if hasattr(layout, "Format"):
+        turned = layout.Format(layout.Layout((1, 0)), rows)
+        arguments = [good] * 5 + [jax.device_put(VALUE, turned)]
+        with subtests.test("layouts"), pytest.raises(ValueError, match="the layouts of arguments"):
+            compiled(*arguments)
+        arguments[0] = moved
+        both = pytest.raises(ValueError, match="input shardings and layouts that")
+        with subtests.test("shardings and layouts"), both:
+            compiled(*arguments)
+        for tiling in (None, ((8, 128),)):
+            given = layout.Format(layout.Layout((1, 0), tiling), rows)
+            with subtests.test("from the host", tiling=tiling):
+                transpose = jax.jit(lambda v: v.T, in_shardings=given, out_shardings=columns)
+                check(transpose(VALUE), VALUE.T, mesh, (None, "y"))
+
+
+@since_0_7
+def test_compiled_for_devices_to_come(subtests: pytest.Subtests) -> None:
+    """A step is lowered for a mesh without devices, and compiled for some of each order."""
+    mesh, devices = mesh_of(2, 4), tuple(jax.devices())
+    absent = mesh.abstract_mesh
+    at, turned = (NamedSharding(absent, Spec(*axes)) for axes in (("x", "y"), ("y", "x")))
+    given = jax.ShapeDtypeStruct(VALUE.shape, VALUE.dtype, sharding=at)
+    step = jax.jit(lambda v: (v.T * 2, v + 1), out_shardings=(turned, None))
+    lowered = step.trace(given).lower(lowering_platforms=("tpu",))
+    with subtests.test("no devices"), pytest.raises(RuntimeError, match="device_assignment"):
+        lowered.compile()
+    for order in (devices, devices[::-1]):
+        there = Mesh(np.array(order).reshape(2, 4), ("x", "y"))
+        with subtests.test(first=order[0].id):
+            compiled = lowered.compile(device_assignment=order)
+            placed = jax.device_put(VALUE, NamedSharding(there, Spec("x", "y")))
+            transposed, more = compiled(placed)
+            check(transposed, VALUE.T * 2, there, ("y", "x"))
+            check(more, VALUE + 1, there, ("x", "y"))
+    here = jax.jit(lambda v: v * 2, in_shardings=NamedSharding(mesh, Spec("x"))).lower(VALUE)
+    with subtests.test("the same"):
+        compiled = here.compile(device_assignment=devices)
+        for given_value in (VALUE, VALUE.astype(np.float64)):
+            check(compiled(given_value), VALUE * 2, mesh, ("x", None))
+    few = NamedSharding(Mesh(mesh.devices[:1], ("x", "y")), Spec(None, "y"))
+    other = NamedSharding(Mesh(mesh.devices.T, ("x", "y")).abstract_mesh, Spec("x"))
+    wrong: dict[str, tuple[str, Callable[[], Any]]] = {
+        "some": ("size", lambda: lowered.compile(device_assignment=devices[:4])),
+        "no platform": ("lowering_platforms", step.trace(given).lower),
+        "others": ("must match", lambda: here.compile(device_assignment=devices[::-1])),
+        "two meshes": (
+            "same across",
+            lambda: (
+                jax.jit(lambda v: v, out_shardings=other)
+                .trace(given)
+                .lower(lowering_platforms=("tpu",))
+            ),
+        ),
+        "two sizes": (
+            "does not match",
+            lambda: (
+                jax.jit(lambda v: v, out_shardings=few)
+                .trace(given)
+                .lower(lowering_platforms=("tpu",))
+            ),
+        ),
+    }
+    for name, (text, operation) in wrong.items():
+        with subtests.test(wrong=name), pytest.raises(ValueError, match=text):
+            operation()
+
+
+def test_dimensions_left_to_the_compiler(subtests: pytest.Subtests) -> None:
+    """A result lies where it is told to be, and in other dimensions where the program has it."""
+    mesh, free = mesh_of(2, 4), Spec.UNCONSTRAINED
+    keys = jax.random.split(jax.random.key(3), 8)
+    for given, results, spec in (
+        (("x", "y"), (free, "y"), ("x", "y")),
+        (("x", None), ("x", free), ("x", None)),
+        (("y", None), (free, None), ("y", None)),
+        (("x", None), (free, ("y",)), ("x", "y")),
+    ):
+        with subtests.test(given=given, results=str(results)):
+            placed = jax.device_put(VALUE, NamedSharding(mesh, Spec(*given)))
+            step = jax.jit(lambda v: v * 2, out_shardings=NamedSharding(mesh, Spec(*results)))
+            check(step(placed), VALUE * 2, mesh, spec)
+    with subtests.test("keys"):
+        rows = NamedSharding(mesh, Spec("x"))
+        step = jax.jit(lambda k: k, out_shardings=NamedSharding(mesh, Spec(free)))
+        got = step(jax.device_put(keys, rows))
+        assert got.sharding.is_equivalent_to(rows, 1)
+        np.testing.assert_array_equal(jax.random.key_data(got), jax.random.key_data(keys))
+        compiled = step.lower(got).compile()
+        for _ in range(2):
+            again = compiled(got)
+            np.testing.assert_array_equal(jax.random.key_data(again), jax.random.key_data(keys))
+
+
+@pytest.mark.skipif(
+    jax.__version_info__ < (0, 7) or jax.__version_info__ >= (0, 8),
+    reason="only some releases of JAX leave a placement to GSPMD",
+)
+def test_placements_left_to_the_compiler(subtests: pytest.Subtests) -> None:
+    """On the host's processors, whose compiler chooses by what else is said, arrays of a TPU."""
+    pjit = pytest.importorskip("jax.experimental.pjit")
+    jax.config.update("jax_num_cpu_devices", 8)
+    mesh = Mesh(np.array(jax.devices("cpu")).reshape(2, 4), ("x", "y"))
+    free = pjit.AUTO(mesh)
+    rows, columns = (NamedSharding(mesh, Spec(*axes)) for axes in (("x",), (None, "y")))
+    a = jax.jit(lambda v: v * 2)(VALUE)
+    given = [jax.ShapeDtypeStruct(VALUE.shape, VALUE.dtype)] * 3
+
+    def step(a: Any, b: Any, unused: Any) -> Any:
+        del unused
+        kept = jax.lax.with_sharding_constraint(a, rows)
+        return kept @ b, kept.sum(1)
+
+    for taken, given_back in (((free, columns), (free, free)), ((rows, free), (columns, rows))):
+        with subtests.test(taken=str(taken)), partitioned_by("gspmd"):
+            jitted = jax.jit(step, in_shardings=(*taken, rows), out_shardings=given_back)
+            compiled = jitted.lower(*given).compile()
+            chosen, results = compiled.input_shardings[0], compiled.output_shardings
+            for each, own in zip((*taken, rows, *given_back), (*chosen, *results), strict=True):
+                assert own == each if each is not free else own.mesh == mesh
+            arguments = map(jax.device_put, (a, VALUE, VALUE), chosen)
+            product, sums = compiled(*arguments)
+            np.testing.assert_allclose(product, VALUE * 2 @ VALUE)
+            np.testing.assert_allclose(sums, VALUE.sum(1) * 2)
+            assert (product.sharding, sums.sharding) == results
+
+
 def test_where_results_lie(subtests: pytest.Subtests) -> None:
     """By what the arguments say, by what jit says, on one device, and where that contradicts."""
     mesh, devices = mesh_of(2, 4), jax.devices()
@@ -83,8 +234,14 @@ def test_where_results_lie(subtests: pytest.Subtests) -> None:
     with subtests.test("as the argument"):
         for place in (devices[0], devices[5]):
             assert double(jax.device_put(VALUE, place)).devices() == {place}
-        check(double(jax.device_put(VALUE, rows)), VALUE * 2, mesh, ("x", None))
         assert double(VALUE).devices() == {devices[0]}
+        assert double(jax.device_put(VALUE, devices[5])).sharding == SingleDeviceSharding(
+            devices[5]
+        )
+        for spec in (("x", None), ("x", "y"), (None, "y"), (("y", "x"), None)):
+            at = NamedSharding(mesh, Spec(*spec))
+            check(double(jax.device_put(VALUE, at)), VALUE * 2, mesh, spec)
+            assert double(jax.device_put(VALUE, at)).sharding == at
     with subtests.test("as jit says"):
         for spec in (("y", "x"), (("x", "y"), None), (None, None)):
             at = NamedSharding(mesh, Spec(*spec))
@@ -103,6 +260,16 @@ def test_where_results_lie(subtests: pytest.Subtests) -> None:
         check(same, VALUE, mesh, ("x", None))
         check(other, VALUE, mesh, ("x", None))
         assert constant == 7
+    with subtests.test("of nothing"):
+        ones, zeros = jax.jit(
+            lambda: (jnp.ones(8), jnp.zeros((8, 8))), out_shardings=(None, rows)
+        )()
+        check(ones, np.ones(8, np.float32), mesh, (None,))
+        check(zeros, np.zeros((8, 8), np.float32), mesh, ("x", None))
+    with subtests.test("by default"), jax.default_device("cpu"):
+        assert double(VALUE).devices() == {jax.devices("cpu")[0]}
+        costs = jax.jit(lambda v: v @ v).lower(VALUE).cost_analysis()
+        assert 2 * 8**3 - 64 <= costs["flops"] <= 2 * 8**3
     here, there = (jax.device_put(VALUE, devices[n]) for n in (1, 2))
     half = NamedSharding(Mesh(mesh.devices[:1], ("x", "y")), Spec(None, "y"))
     wrong: dict[str, Callable[[], Any]] = {
@@ -122,6 +289,60 @@ def test_where_results_lie(subtests: pytest.Subtests) -> None:
     for name, operation in wrong.items():
         with subtests.test(wrong=name), pytest.raises(ValueError):
             operation()
+
+
+@pytest.mark.skipif(
+    jax.__version_info__ < (0, 7, 1), reason="JAX before 0.7.1 writes constants into the program"
+)
+def test_constants_as_arguments(subtests: pytest.Subtests) -> None:
+    """What a program closes over may become its first arguments, which JAX 0.7 has as a choice."""
+    options: dict[str, Any] = {}
+    if jax.__version_info__ < (0, 8):
+        jax.config.update("jax_use_simplified_jaxpr_constants", True)
+        hoisted = mlir.LoweringParameters(hoist_constants_as_args=True)
+        options["_private_parameters"] = hoisted
+    mesh, w = mesh_of(2, 4), np.arange(8, dtype=np.float32)
+    placed = jax.device_put(VALUE, NamedSharding(mesh, Spec("x", "y")))
+
+    def step(unused: Any, v: Any, u: Any) -> Any:
+        del unused
+        return v * w + VALUE - u, v + 1
+
+    expected = VALUE * w
+    for name, donated in {"kept": (), "given away": 1}.items():
+        lowered = jax.jit(step, donate_argnums=donated).trace(3, placed, placed).lower(**options)
+        with subtests.test(name=name):
+            (line,) = (line for line in lowered.as_text().splitlines() if "@main(" in line)
+            arguments = line.partition(" -> ")[0].split("%arg")[1:]
+            assert [("donor" in text or "alias" in text) for text in arguments] == [
+                *(False, False, name != "kept", False)
+            ]
+            compiled = lowered.compile()
+            for _ in range(2):
+                result, more = compiled(3, placed + 0, placed)
+                check(result, expected, mesh, ("x", "y"))
+                check(more, VALUE + 1, mesh, ("x", "y"))
+            with pytest.raises(TypeError, match=r"'v'.*float32\[8,8\] and called with"):
+                compiled(3, VALUE[:4], placed)
+    array_ref = getattr(jax, "new_ref", None) or jax.experimental.mutable_array
+    ref = array_ref(jnp.asarray(w))
+
+    def add(v: Any) -> Any:
+        ref[...] = ref[...] + v * w
+        return v * 2
+
+    with subtests.test("beside what changes"):
+        compiled = jax.jit(add).trace(w).lower(**options).compile()
+        for n in range(2):
+            np.testing.assert_array_equal(compiled(w), w * 2)
+            np.testing.assert_array_equal(ref[...], w + (n + 1) * w**2)
+    if jax.__version_info__ < (0, 8):
+        mapped = jax.pmap(lambda v, u: v * w + u, in_axes=(0, None), donate_argnums=0)
+        given = jax.pmap(lambda v: v)(VALUE)
+        with subtests.test("of a map"):
+            compiled = mapped.trace(given, w).lower(**options).compile()
+            np.testing.assert_array_equal(compiled(given, w), VALUE * w + w)
+            assert given.is_deleted()
 
 
 def test_effects_in_order(subtests: pytest.Subtests) -> None:
@@ -150,6 +371,8 @@ def test_effects_in_order(subtests: pytest.Subtests) -> None:
         check(step(step(divided)), VALUE * 4, mesh_of(2, 4), ("x", "y"))
         jax.effects_barrier()
         assert seen[6:] == [total, total * 2, total * 2, total * 4]
+    with subtests.test("in no order of devices"), pytest.raises(ValueError, match="more than 1"):
+        jax.jit(lambda v: jax.debug.print("{}", v[0], ordered=True))(divided)
     with subtests.test("compiled ahead"):
         ahead = step.lower(value).compile()
         np.testing.assert_array_equal(ahead(value), VALUE * 16)
@@ -177,6 +400,11 @@ def test_memories(subtests: pytest.Subtests) -> None:
         away = jax.jit(lambda v: jax.device_put(v * 3, host), out_shardings=host)(back)
         assert away.sharding.memory_kind == "pinned_host"
         check(away, VALUE * 3, mesh, ("x", "y"))
+        alone = SingleDeviceSharding(jax.devices()[0], memory_kind="pinned_host")
+        for value, place in ((back, host), (VALUE, alone)):
+            left = jax.jit(lambda v, place=place: (jax.device_put(v * 5, place), v + 1))(value)
+            assert [each.sharding.memory_kind for each in left] == ["pinned_host", "device"]
+            np.testing.assert_array_equal(left[0], VALUE * 5)
     with subtests.test("unknown"), pytest.raises(ValueError):
         jax.device_put(VALUE, at.with_memory_kind("attic"))
 
@@ -212,6 +440,52 @@ def test_layouts_of_the_compiler(subtests: pytest.Subtests) -> None:
             compiled(turned, other)
     with subtests.test("an array without a program"), pytest.raises(TypeError, match="AUTO"):
         jax.make_array_from_callback(VALUE.shape, layout.Format(auto, rows), lambda i: VALUE[i])
+
+
+@since_0_7
+def test_reports_of_compilations(
+    caplog: pytest.LogCaptureFixture, subtests: pytest.Subtests
+) -> None:
+    """Each compilation is timed for listeners, and logged where that was switched on."""
+    events: list[tuple[str, Any]] = []
+
+    def listen(event: str, _: float, **names: Any) -> None:
+        events.append((event.rpartition("/")[2].partition("_duration")[0], names.get("fun_name")))
+
+    def logged(text: str) -> int:
+        return sum(text in record.getMessage() for record in caplog.records)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    placed = jax.device_put(VALUE, NamedSharding(mesh_of(2, 4), Spec("x", "y")))
+    maps: dict[str, Any] = {"jit": jax.jit}
+    if jax.__version_info__ < (0, 8):
+        maps["pmap"] = jax.pmap
+    for name, wrap in maps.items():
+        for is_logged in (False, True):
+
+            def step(v: Any, factor: int = 3 + is_logged) -> Any:
+                return v * factor
+
+            events.clear()
+            caplog.clear()
+            program = wrap(step)
+            with jax.log_compiles(is_logged):
+                program(placed)
+                program(placed)
+            with subtests.test(name=name, is_logged=is_logged):
+                times = [event for event, _ in events]
+                assert times.count("jaxpr_to_mlir_module") == times.count("backend_compile") == 1
+                assert ("jaxpr_trace", "step") in events
+                for text in (f"Compiling {'jit(step)' if name == 'jit' else 'step ('}", "Finished"):
+                    assert bool(logged(text)) == is_logged
+                assert logged("Finished XLA compilation of") == is_logged
+    if "pmap" in maps:
+        jax.config.update("jax_distributed_debug", True)
+        caplog.clear()
+        with subtests.test("in detail"), caplog.at_level("DEBUG", "jax"):
+            jax.pmap(lambda v: v + 1)(VALUE)
+            assert logged("num_replicas: 8  num_local_replicas: 8") == 1
+            assert logged("Running pmapped function") == 1
 
 
 def test_properties_of_programs(subtests: pytest.Subtests) -> None:

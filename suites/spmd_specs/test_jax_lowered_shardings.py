@@ -211,3 +211,38 @@ def test_written_sums_of_parts(axis: str) -> None:
         text = jax.jit(product).lower(*given).as_text()
     constraints = re.findall(r"sharding_constraint \S+ <@mesh, (.*)> :", text)
     assert constraints == [f'[{{"z"}}, {{}}], unreduced={{"{axis}"}}', '[{"z"}, {}]']
+
+
+@pytest.mark.skipif(
+    jax.__version_info__ >= (0, 8), reason="from JAX 0.8 on only Shardy's shardings are written"
+)
+def test_written_manual_axes_of_gspmd(subtests: pytest.Subtests) -> None:
+    """Within a map the axes of a few are manual; along the others each device has the same."""
+    mesh = cube()
+    given = jax.ShapeDtypeStruct((8, 8), np.float32)
+    texts = {
+        ("y",): "{devices=[1,1,2,4]<=[2,2,2]T(1,0,2) last_tile_dims={manual, replicated}}",
+        ("x", "z"): "{devices=[1,1,4,2]<=[2,2,2]T(0,2,1) last_tile_dims={manual, replicated}}",
+        ("x", "y", "z"): "{manual}",
+    }
+    jax.config.update("jax_use_shardy_partitioner", False)
+    for axes, written in texts.items():
+        spec = Spec(axes[0])
+        mapped = jax.shard_map(
+            lambda v: v * 2, mesh=mesh, in_specs=spec, out_specs=spec, axis_names=set(axes)
+        )
+        with subtests.test(axes=axes):
+            text = jax.jit(mapped).lower(given).as_text()
+            assert set(re.findall(r'SPMDFullToShardShape.*sharding = "(.*?)"', text)) == {written}
+
+
+def test_written_layouts() -> None:
+    """Of results whose layout a constraint decides the compiler is free to choose another."""
+    layout = pytest.importorskip("jax.experimental.layout")
+    if not hasattr(layout, "Format"):
+        pytest.skip("this release of JAX has no format")
+    columns = layout.Format(layout.Layout((1, 0)), NamedSharding(cube(), Spec("x")))
+    step = jax.jit(lambda v: (v + 1, lax.with_sharding_constraint(v * 2, columns), 3.0))
+    _, results = main(step.lower(jax.ShapeDtypeStruct((8, 8), np.float32)))
+    modes = [re.findall(r'layout_mode = "(.*?)"', text) for text in results]
+    assert modes == [[], ["auto"], []]

@@ -137,6 +137,11 @@ def test_changed_in_place(subtests: pytest.Subtests) -> None:
                 np.testing.assert_array_equal(use(VALUE), (VALUE + 3 * before) * 2)
                 np.testing.assert_array_equal(closed[...], VALUE + 3 * before)
         assert count[...] == 6
+        with subtests.test("compiled ahead", name=name):
+            before = np.asarray(closed[...])
+            ahead = use.lower(VALUE).compile()
+            np.testing.assert_array_equal(ahead(VALUE), (VALUE + 3 * before) * 2)
+            np.testing.assert_array_equal(closed[...], VALUE + 3 * before)
 
 
 def test_layouts(subtests: pytest.Subtests) -> None:
@@ -194,6 +199,12 @@ def test_meshes_of_a_context(subtests: pytest.Subtests) -> None:
             moved = jax.sharding.reshard(placed, Spec(None, ("y", "x")))
             assert moved.sharding.spec == Spec(None, ("y", "x"))
             check(moved, VALUE, mesh, (None, ("y", "x")))
+        with subtests.test("left to the compiler for a step"):
+            double = jax.sharding.auto_axes(
+                lambda v: v * 2, axes=("x", "y"), out_sharding=Spec("x", "y")
+            )
+            assert double(placed).sharding == placed.sharding
+            check(double(placed), VALUE * 2, mesh, ("x", "y"))
         with subtests.test("not in jit"), pytest.raises(ValueError, match="jit"):
             jax.jit(lambda v: [jax.set_mesh(turned), v][1])(VALUE)
     assert current() == outside

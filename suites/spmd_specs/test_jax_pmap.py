@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from suites.shared.jax_releases import since_0_5
+from suites.shared.jax_releases import since_0_5, until_0_8
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),
@@ -21,9 +22,6 @@ pytestmark = [
     pytest.mark.deadline(120),
     since_0_5,
 ]
-until_0_8 = pytest.mark.skipif(
-    jax.__version_info__ >= (0, 8), reason="pmap is shard_map from JAX 0.8 on, and can't do it"
-)
 REFUSALS = (AssertionError, LookupError, NameError, NotImplementedError, TypeError, ValueError)
 VALUE = (np.arange(64).reshape(8, 8) * 29 % 31 - 9).astype(np.float32)
 
@@ -35,6 +33,10 @@ def test_values(subtests: pytest.Subtests) -> None:
         result = jax.pmap(lambda row: row * 2 - row[0])(VALUE)
         np.testing.assert_array_equal(result, VALUE * 2 - VALUE[:, :1])
         assert [shard.device for shard in result.addressable_shards] == devices
+    with subtests.test("in double precision"):
+        result = jax.pmap(lambda row: row * 2)(VALUE.astype(np.float64))
+        np.testing.assert_array_equal(result, VALUE * 2)
+        assert result.dtype == np.float32
     with subtests.test("columns to columns"):
         result = jax.pmap(lambda column: column.cumsum(), in_axes=1, out_axes=1)(VALUE)
         np.testing.assert_array_equal(result, VALUE.cumsum(0))
@@ -72,9 +74,30 @@ def test_values(subtests: pytest.Subtests) -> None:
         assert given.is_deleted()
     with subtests.test("no result"):
         assert jax.pmap(lambda row: None)(VALUE) is None
-    with subtests.test("compiled ahead"):
-        compiled = jax.pmap(lambda row: row * 3).lower(VALUE).compile()
-        np.testing.assert_array_equal(compiled(VALUE), VALUE * 3)
+
+
+def test_compiled_ahead(subtests: pytest.Subtests) -> None:
+    """A map that was compiled says what it is, takes its own arguments alone, and wrong options."""
+
+    def scaled(row: Any, factor: Any) -> Any:
+        return row * factor
+
+    factor = np.float32(3)
+    lowered = jax.pmap(scaled, in_axes=(0, None)).lower(VALUE, factor)
+    for compiled in (lowered.compile(), lowered.compile()):
+        with subtests.test("called"):
+            np.testing.assert_array_equal(compiled(VALUE, factor), VALUE * 3)
+    assert len(compiled.runtime_executable().local_devices()) == 8
+    with subtests.test("written"):
+        text = lowered.as_text()
+        assert "module @pmap_scaled" in text
+        assert "mhlo.num_replicas = 8" in text
+        assert re.findall(r"(%arg\d): \S+ {mhlo.is_same_data_across_replicas", text) == ["%arg1"]
+    shape = re.escape("float32[8,8] and called with float32[8,7]")
+    with subtests.test("another shape"), pytest.raises(TypeError, match=shape):
+        compiled(VALUE[:, :7], factor)
+    with subtests.test("no such option"), pytest.raises(Exception, match="xla_of_nobody"):
+        lowered.compile({"xla_of_nobody": True})
 
 
 def test_collectives(subtests: pytest.Subtests) -> None:
@@ -152,6 +175,11 @@ def test_derivatives(subtests: pytest.Subtests) -> None:
             VALUE
         )
         np.testing.assert_allclose(gradient, np.broadcast_to(2 * 8 * VALUE.sum(0), (8, 8)))
+    with subtests.test("twice"):
+        kept = jax.pmap(lambda v: v)(VALUE)
+        _, back = jax.vjp(jax.pmap(jnp.sin), VALUE)
+        for _ in range(2):
+            np.testing.assert_allclose(back(kept)[0], np.cos(VALUE) * VALUE, rtol=1e-5, atol=1e-5)
 
 
 def test_what_is_refused(subtests: pytest.Subtests) -> None:
@@ -170,6 +198,8 @@ def test_what_is_refused(subtests: pytest.Subtests) -> None:
     for name, operation in wrong.items():
         with subtests.test(name=name), pytest.raises(REFUSALS):
             operation()
+    with subtests.test("not a number"), jax.debug_nans(True), pytest.raises(FloatingPointError):
+        jax.pmap(jnp.log)(VALUE)
 
 
 @pytest.mark.long
@@ -283,6 +313,62 @@ def test_without_jit(subtests: pytest.Subtests) -> None:
                 VALUE * VALUE[0],
             ),
         }
+        devices = jax.devices()[::-1]
+        backwards = jax.pmap(lambda v: v - lax.psum(v, "i"), "i", devices=devices)(VALUE)
+        for name, options in {"donated": {"donate_argnums": 0}, "size": {"axis_size": 8}}.items():
+            cases[name] = jax.pmap(lambda v: v + 1, **options)(VALUE), VALUE + 1
+    cases["backwards"] = backwards, VALUE - VALUE.sum(0)
     for name, (got, expected) in cases.items():
         with subtests.test(name=name):
             np.testing.assert_array_equal(got, expected)
+    assert [shard.device for shard in backwards.addressable_shards] == devices
+
+
+@until_0_8
+@pytest.mark.upstream("jax-ml/jax#2926")
+def test_within_jit(subtests: pytest.Subtests) -> None:
+    """Whole arrays are divided for the map; each of its devices has the whole result."""
+
+    def place(v: Any, w: Any) -> Any:
+        return v * lax.axis_index("i") - lax.psum(w, "i")
+
+    mapped = jax.pmap(place, "i", in_axes=(1, 0))
+    warns = pytest.warns(UserWarning, match="includes a pmap")
+    for count in (8, 3):
+        with subtests.test(count=count):
+            with warns:
+                result = jax.jit(lambda v, w: mapped(v, w) + 1)(VALUE[:, :count], VALUE[:count])
+            own = VALUE[:, :count].T * np.arange(count)[:, None] - VALUE[:count].sum(0) + 1
+            shards = result.addressable_shards
+            assert [shard.device for shard in shards] == jax.devices()[:count]
+            for shard in shards:
+                np.testing.assert_array_equal(shard.data, own)
+    with subtests.test("too many"), warns, pytest.raises(ValueError, match="requires 9 replicas"):
+        jax.jit(jax.pmap(lambda v: v))(np.zeros((9, 2)))
+
+
+@until_0_8
+def test_on_another_platform(subtests: pytest.Subtests) -> None:
+    """The host's processors are devices, too: named, listed, and operation by operation."""
+    jax.config.update("jax_num_cpu_devices", 8)
+    hosts, given = jax.devices("cpu"), jax.pmap(lambda v: v * 2)(VALUE)
+
+    def centred(v: Any) -> Any:
+        return v - lax.psum(v, "i")
+
+    by_name = jax.pmap(centred, "i", backend="cpu")
+    with jax.disable_jit():
+        without_jit = by_name(VALUE), VALUE, hosts
+    cases: dict[str, tuple[Any, Any, Any]] = {
+        "named": (by_name(VALUE), VALUE, hosts),
+        "listed": (jax.pmap(centred, "i", devices=hosts[::-1])(VALUE), VALUE, hosts[::-1]),
+        "without jit": without_jit,
+        "moved": (by_name(given), VALUE * 2, hosts),
+        "some": (jax.pmap(centred, "i", devices=hosts[2:4])(VALUE[:2]), VALUE[:2], hosts[2:4]),
+    }
+    for name, (got, value, devices) in cases.items():
+        with subtests.test(name=name):
+            np.testing.assert_array_equal(got, value - value.sum(0))
+            assert [shard.device for shard in got.addressable_shards] == devices
+    with subtests.test("in jit of the other"), pytest.raises(ValueError, match="backend"):
+        jax.jit(by_name)(VALUE)

@@ -12,16 +12,14 @@ import numpy as np
 import pytest
 from jax import lax
 
-from suites.shared.jax_releases import since_0_5
+from suites.shared.jax_releases import since_0_5, until_0_8
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),
     pytest.mark.topologies("4"),
     pytest.mark.upstream("jax-ml/jax#1703"),
     since_0_5,
-    pytest.mark.skipif(
-        jax.__version_info__ >= (0, 8), reason="pmap is shard_map from JAX 0.8 on, and can't nest"
-    ),
+    until_0_8,
 ]
 needs_merge = pytest.mark.skipif(
     not hasattr(jax.config, "jax_pmap_shmap_merge"), reason="this release of JAX has one pmap"
@@ -106,7 +104,8 @@ def test_nested(subtests: pytest.Subtests) -> None:
     value = VALUE.reshape(2, 2, 8)
 
     def program(v: Any) -> Any:
-        return v * 2 + lax.axis_index("j") + 10 * lax.axis_index("i"), jnp.float32(3)
+        outer = lax.axis_index("i")
+        return v * 2 + lax.axis_index("j") + 10 * outer, jnp.float32(3), outer * 2
 
     for given, result in (((0, 0), (0, 0)), ((0, 1), (1, 0)), ((1, 0), (0, 1)), ((2, 1), (1, 1))):
         places = list(range(3))
@@ -118,11 +117,57 @@ def test_nested(subtests: pytest.Subtests) -> None:
         for compiled in (True, False) if result[1] == 0 else (False,):
             with subtests.test(given=given, result=result, compiled=compiled):
                 with jax.disable_jit(not compiled):
-                    row = jax.pmap(program, "j", in_axes=given[1], out_axes=(result[1], 0))
-                    rows = jax.pmap(row, "i", in_axes=given[0], out_axes=(result[0], 0))
-                    got, constant = rows(x)
+                    row = jax.pmap(program, "j", in_axes=given[1], out_axes=(result[1], 0, 0))
+                    rows = jax.pmap(row, "i", in_axes=given[0], out_axes=(result[0], 0, 0))
+                    got, constant, place = rows(x)
                 np.testing.assert_array_equal(got, expected)
                 np.testing.assert_array_equal(constant, np.full((2, 2), 3))
+                np.testing.assert_array_equal(place, [[0, 0], [2, 2]])
+
+
+def test_compiled_within(subtests: pytest.Subtests) -> None:
+    """Operation by operation, a map whose inner one is compiled; that one has no devices of own."""
+    value = VALUE.reshape(2, 2, 8)
+
+    def program(v: Any) -> Any:
+        return v * 10 + lax.axis_index("j") - lax.axis_index("i")
+
+    def inner(v: Any, devices: Any = None) -> Any:
+        with jax.disable_jit(False):
+            return jax.pmap(program, "j", devices=devices)(v)
+
+    expected = value * 10 + np.arange(2)[:, None] - np.arange(2)[:, None, None]
+    with jax.disable_jit():
+        np.testing.assert_array_equal(jax.pmap(inner, "i")(value), expected)
+        with subtests.test("devices"), pytest.raises(ValueError, match="explicit devices"):
+            jax.pmap(lambda v: inner(v, jax.devices()[:2]), "i")(value)
+
+
+def test_each_part_without_its_dimension(subtests: pytest.Subtests) -> None:
+    """JAX has an option for programs that take parts of a lower rank, as before 0.5."""
+    if not hasattr(jax.config, "jax_pmap_no_rank_reduction"):
+        pytest.skip("this release of JAX has no choice")
+    columns = VALUE.reshape(8, 4)
+    jax.config.update("jax_pmap_no_rank_reduction", False)
+    cases: dict[str, tuple[Any, Any]] = {
+        "rows": (jax.pmap(lambda v: v - lax.psum(v, "i"), "i")(VALUE), VALUE - VALUE.sum(0)),
+        "columns": (
+            jax.pmap(lambda v, w: v * w, in_axes=(1, None), out_axes=1)(columns, columns[:, 0]),
+            columns * columns[:, :1],
+        ),
+        "to rows": (jax.pmap(lambda v: v.cumsum(), in_axes=1)(columns), columns.cumsum(0).T),
+        "shared": (
+            jax.pmap(lambda v: (lax.psum(v, "i"), v), "i", out_axes=(None, 0))(VALUE)[0],
+            VALUE.sum(0),
+        ),
+    }
+    for name, (got, expected) in cases.items():
+        with subtests.test(name=name):
+            np.testing.assert_array_equal(got, expected)
+    got, expected = cases["columns"]
+    for shard in got.addressable_shards:
+        own = np.take(expected, shard.device.id, 1)
+        np.testing.assert_array_equal(np.squeeze(shard.data), own)
 
 
 def test_functions_with_rules_of_their_own(subtests: pytest.Subtests) -> None:
@@ -150,6 +195,7 @@ def test_checkpoints(subtests: pytest.Subtests) -> None:
 
     def total(v: Any, w: Any, n: Any) -> Any:
         sines = jax.pmap(lambda u, w: (jnp.sin(u) * w, u), in_axes=(0, None), out_axes=(1, 0))
+        sines(v * 3, w)  # what nobody uses is not computed again
         scaled, _ = sines(v, w)
         return jnp.cos(scaled.sum()) * n
 
