@@ -14,7 +14,7 @@ from jax.interpreters import mlir
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 
 from suites.shared.global_arrays import Spec, mesh_of
-from suites.shared.jax_releases import since_0_5
+from suites.shared.jax_releases import explicit, since_0_5
 from suites.spmd_specs.jax_layouts import check, partitioned_by
 
 pytestmark = [
@@ -24,7 +24,7 @@ pytestmark = [
     since_0_5,
 ]
 since_0_7 = pytest.mark.skipif(
-    jax.__version_info__ < (0, 7), reason="JAX before 0.7 compiles for the devices of the mesh"
+    jax.__version_info__ < (0, 7), reason="JAX before 0.7 has less of this, and in other words"
 )
 VALUE = (np.arange(64).reshape(8, 8) * 29 % 31 - 9).astype(np.float32)
 
@@ -48,6 +48,8 @@ def test_compiled_ahead(subtests: pytest.Subtests) -> None:
         check(result["scaled"][0], VALUE * 2, mesh, (None, None))
         again = compiled({"a": a * 2, "b": b * 2}, w * 2, unused=unused)
         check(again["sum"], 2 * (VALUE + VALUE[0]), mesh, ("x", "y"))
+        again = compiled({"a": a, "b": b}, VALUE[1].astype(np.float64), unused=np.float64(1))
+        check(again["sum"], VALUE + VALUE[1], mesh, ("x", "y"))
     with subtests.test("asked"):
         (arguments, number), named = compiled.input_shardings
         assert arguments["a"].is_equivalent_to(rows, 2)
@@ -79,6 +81,7 @@ def test_compiled_ahead(subtests: pytest.Subtests) -> None:
             operation()
 
 
+@since_0_7
 def test_what_is_named_of_wrong_arguments(subtests: pytest.Subtests) -> None:
     """Of the arguments that a compiled program does not take, up to five are named."""
     mesh = mesh_of(2, 4)
@@ -99,20 +102,14 @@ def test_what_is_named_of_wrong_arguments(subtests: pytest.Subtests) -> None:
         assert text in str(error.value)
         assert str(error.value).count("Required sharding") == min(number, 5)
     layout = pytest.importorskip("jax.experimental.layout")
-    if hasattr(layout, "Format"):
-        turned = layout.Format(layout.Layout((1, 0)), rows)
-        arguments = [good] * 5 + [jax.device_put(VALUE, turned)]
-        with subtests.test("layouts"), pytest.raises(ValueError, match="the layouts of arguments"):
-            compiled(*arguments)
-        arguments[0] = moved
-        both = pytest.raises(ValueError, match="input shardings and layouts that")
-        with subtests.test("shardings and layouts"), both:
-            compiled(*arguments)
-        for tiling in (None, ((8, 128),)):
-            given = layout.Format(layout.Layout((1, 0), tiling), rows)
-            with subtests.test("from the host", tiling=tiling):
-                transpose = jax.jit(lambda v: v.T, in_shardings=given, out_shardings=columns)
-                check(transpose(VALUE), VALUE.T, mesh, (None, "y"))
+    turned = layout.Format(layout.Layout((1, 0)), rows)
+    arguments = [good] * 5 + [jax.device_put(VALUE, turned)]
+    with subtests.test("layouts"), pytest.raises(ValueError, match="the layouts of arguments"):
+        compiled(*arguments)
+    arguments[0] = moved
+    both = pytest.raises(ValueError, match="input shardings and layouts that")
+    with subtests.test("shardings and layouts"), both:
+        compiled(*arguments)
 
 
 @since_0_7
@@ -142,17 +139,9 @@ def test_compiled_for_devices_to_come(subtests: pytest.Subtests) -> None:
     few = NamedSharding(Mesh(mesh.devices[:1], ("x", "y")), Spec(None, "y"))
     other = NamedSharding(Mesh(mesh.devices.T, ("x", "y")).abstract_mesh, Spec("x"))
     wrong: dict[str, tuple[str, Callable[[], Any]]] = {
-        "some": ("size", lambda: lowered.compile(device_assignment=devices[:4])),
+        "some": ("size|number of devices", lambda: lowered.compile(device_assignment=devices[:4])),
         "no platform": ("lowering_platforms", step.trace(given).lower),
         "others": ("must match", lambda: here.compile(device_assignment=devices[::-1])),
-        "two meshes": (
-            "same across",
-            lambda: (
-                jax.jit(lambda v: v, out_shardings=other)
-                .trace(given)
-                .lower(lowering_platforms=("tpu",))
-            ),
-        ),
         "two sizes": (
             "does not match",
             lambda: (
@@ -162,11 +151,23 @@ def test_compiled_for_devices_to_come(subtests: pytest.Subtests) -> None:
             ),
         ),
     }
+    if jax.__version_info__ < (0, 8):
+        wrong["two meshes"] = (
+            "same across",
+            lambda: (
+                jax.jit(lambda v: v, out_shardings=other)
+                .trace(given)
+                .lower(lowering_platforms=("tpu",))
+            ),
+        )
     for name, (text, operation) in wrong.items():
-        with subtests.test(wrong=name), pytest.raises(ValueError, match=text):
+        with subtests.test(wrong=name), pytest.raises((RuntimeError, ValueError), match=text):
             operation()
 
 
+@pytest.mark.skipif(
+    jax.__version_info__ >= (0, 10), reason="from JAX 0.10 on a result has a place or none"
+)
 def test_dimensions_left_to_the_compiler(subtests: pytest.Subtests) -> None:
     """A result lies where it is told to be, and in other dimensions where the program has it."""
     mesh, free = mesh_of(2, 4), Spec.UNCONSTRAINED
@@ -292,12 +293,13 @@ def test_where_results_lie(subtests: pytest.Subtests) -> None:
 
 
 @pytest.mark.skipif(
-    jax.__version_info__ < (0, 7, 1), reason="JAX before 0.7.1 writes constants into the program"
+    jax.__version_info__ < (0, 7, 1) or jax.__version_info__ == (0, 7, 2),
+    reason="JAX before 0.7.1 writes constants into the program, and 0.7.2 adds a list to a tuple",
 )
 def test_constants_as_arguments(subtests: pytest.Subtests) -> None:
-    """What a program closes over may become its first arguments, which JAX 0.7 has as a choice."""
+    """What a program closes over may become its first arguments, which JAX has as a choice."""
     options: dict[str, Any] = {}
-    if jax.__version_info__ < (0, 8):
+    if hasattr(jax.config, "jax_use_simplified_jaxpr_constants"):
         jax.config.update("jax_use_simplified_jaxpr_constants", True)
         hoisted = mlir.LoweringParameters(hoist_constants_as_args=True)
         options["_private_parameters"] = hoisted
@@ -314,9 +316,10 @@ def test_constants_as_arguments(subtests: pytest.Subtests) -> None:
         with subtests.test(name=name):
             (line,) = (line for line in lowered.as_text().splitlines() if "@main(" in line)
             arguments = line.partition(" -> ")[0].split("%arg")[1:]
-            assert [("donor" in text or "alias" in text) for text in arguments] == [
-                *(False, False, name != "kept", False)
-            ]
+            assert len(arguments) >= 3  # of later releases only the large constants
+            assert [
+                n for n, text in enumerate(arguments) if "donor" in text or "alias" in text
+            ] == ([len(arguments) - 2] if donated else [])
             compiled = lowered.compile()
             for _ in range(2):
                 result, more = compiled(3, placed + 0, placed)
@@ -401,7 +404,11 @@ def test_memories(subtests: pytest.Subtests) -> None:
         assert away.sharding.memory_kind == "pinned_host"
         check(away, VALUE * 3, mesh, ("x", "y"))
         alone = SingleDeviceSharding(jax.devices()[0], memory_kind="pinned_host")
-        for value, place in ((back, host), (VALUE, alone)):
+        pairs: list[tuple[Any, Any]] = [(back, host), (VALUE, alone)]
+        if hasattr(jax, "set_mesh"):
+            typed = NamedSharding(explicit(mesh), Spec("x", "y"))
+            pairs.append((jax.device_put(VALUE, typed), typed.with_memory_kind("pinned_host")))
+        for value, place in pairs:
             left = jax.jit(lambda v, place=place: (jax.device_put(v * 5, place), v + 1))(value)
             assert [each.sharding.memory_kind for each in left] == ["pinned_host", "device"]
             np.testing.assert_array_equal(left[0], VALUE * 5)
@@ -409,11 +416,10 @@ def test_memories(subtests: pytest.Subtests) -> None:
         jax.device_put(VALUE, at.with_memory_kind("attic"))
 
 
+@since_0_7
 def test_layouts_of_the_compiler(subtests: pytest.Subtests) -> None:
     """A compiled program says in which layouts it takes arrays, and takes them in these."""
     layout = pytest.importorskip("jax.experimental.layout")
-    if not hasattr(layout, "Format"):
-        pytest.skip("this release of JAX has no format")
     auto, mesh = layout.Layout.AUTO, mesh_of(2, 4)
     rows, columns = (NamedSharding(mesh, Spec(*axes)) for axes in (("x",), (None, "y")))
     given = jax.ShapeDtypeStruct((8, 8), np.float32)
@@ -438,6 +444,11 @@ def test_layouts_of_the_compiler(subtests: pytest.Subtests) -> None:
         turned = jax.device_put(VALUE, layout.Format(order, first.sharding))
         with subtests.test("another layout", name=name), pytest.raises(ValueError, match="ayout"):
             compiled(turned, other)
+    for tiling in (None, ((8, 128),)):
+        turned = layout.Format(layout.Layout((1, 0), tiling), rows)
+        with subtests.test("from the host", tiling=tiling):
+            transpose = jax.jit(lambda v: v.T, in_shardings=turned, out_shardings=columns)
+            check(transpose(VALUE), VALUE.T, mesh, (None, "y"))
     with subtests.test("an array without a program"), pytest.raises(TypeError, match="AUTO"):
         jax.make_array_from_callback(VALUE.shape, layout.Format(auto, rows), lambda i: VALUE[i])
 

@@ -88,7 +88,7 @@ def test_compiled_ahead(subtests: pytest.Subtests) -> None:
         with subtests.test("called"):
             np.testing.assert_array_equal(compiled(VALUE, factor), VALUE * 3)
     assert len(compiled.runtime_executable().local_devices()) == 8
-    with subtests.test("written"):
+    if jax.__version_info__ < (0, 8):
         text = lowered.as_text()
         assert "module @pmap_scaled" in text
         assert "mhlo.num_replicas = 8" in text
@@ -334,15 +334,18 @@ def test_within_jit(subtests: pytest.Subtests) -> None:
 
     mapped = jax.pmap(place, "i", in_axes=(1, 0))
     warns = pytest.warns(UserWarning, match="includes a pmap")
-    for count in (8, 3):
+    for count in (8, 2):
         with subtests.test(count=count):
             with warns:
                 result = jax.jit(lambda v, w: mapped(v, w) + 1)(VALUE[:, :count], VALUE[:count])
             own = VALUE[:, :count].T * np.arange(count)[:, None] - VALUE[:count].sum(0) + 1
             shards = result.addressable_shards
+            assert result.committed
             assert [shard.device for shard in shards] == jax.devices()[:count]
             for shard in shards:
                 np.testing.assert_array_equal(shard.data, own)
+    with warns:
+        assert "num_replicas = 8" in jax.jit(mapped).lower(VALUE, VALUE).as_text()
     with subtests.test("too many"), warns, pytest.raises(ValueError, match="requires 9 replicas"):
         jax.jit(jax.pmap(lambda v: v))(np.zeros((9, 2)))
 

@@ -125,8 +125,8 @@ def test_nested(subtests: pytest.Subtests) -> None:
                 np.testing.assert_array_equal(place, [[0, 0], [2, 2]])
 
 
-def test_compiled_within(subtests: pytest.Subtests) -> None:
-    """Operation by operation, a map whose inner one is compiled; that one has no devices of own."""
+def test_maps_within_maps_without_jit(subtests: pytest.Subtests) -> None:
+    """One that is compiled, which has no devices of its own, and one that shares an argument."""
     value = VALUE.reshape(2, 2, 8)
 
     def program(v: Any) -> Any:
@@ -139,6 +139,10 @@ def test_compiled_within(subtests: pytest.Subtests) -> None:
     expected = value * 10 + np.arange(2)[:, None] - np.arange(2)[:, None, None]
     with jax.disable_jit():
         np.testing.assert_array_equal(jax.pmap(inner, "i")(value), expected)
+        shared = jax.pmap(lambda u, w: (u, w), "j", in_axes=(0, None))
+        with subtests.test("what the inner one does not divide"):
+            _, columns = jax.pmap(shared, "i", in_axes=(0, 1))(value, VALUE[:2].T)
+            np.testing.assert_array_equal(columns, np.stack([VALUE[:2]] * 2, 1))
         with subtests.test("devices"), pytest.raises(ValueError, match="explicit devices"):
             jax.pmap(lambda v: inner(v, jax.devices()[:2]), "i")(value)
 
