@@ -243,6 +243,8 @@ def test_where_results_lie(subtests: pytest.Subtests) -> None:
             at = NamedSharding(mesh, Spec(*spec))
             check(double(jax.device_put(VALUE, at)), VALUE * 2, mesh, spec)
             assert double(jax.device_put(VALUE, at)).sharding == at
+        turned = jax.jit(jnp.transpose)(jax.device_put(VALUE, NamedSharding(mesh, Spec("x", "y"))))
+        assert turned.sharding == NamedSharding(mesh, Spec("y", "x"))
     with subtests.test("as jit says"):
         for spec in (("y", "x"), (("x", "y"), None), (None, None)):
             at = NamedSharding(mesh, Spec(*spec))
