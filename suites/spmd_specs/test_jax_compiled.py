@@ -239,9 +239,9 @@ def test_where_results_lie(subtests: pytest.Subtests) -> None:
         assert double(jax.device_put(VALUE, devices[5])).sharding == SingleDeviceSharding(
             devices[5]
         )
-        for spec in (("x", None), ("x", "y"), (None, "y"), (("y", "x"), None)):
-            at = NamedSharding(mesh, Spec(*spec))
-            check(double(jax.device_put(VALUE, at)), VALUE * 2, mesh, spec)
+        for axes in (("x", None), ("x", "y"), (None, "y"), (("y", "x"), None)):
+            at = NamedSharding(mesh, Spec(*axes))
+            check(double(jax.device_put(VALUE, at)), VALUE * 2, mesh, axes)
             assert double(jax.device_put(VALUE, at)).sharding == at
         turned = jax.jit(jnp.transpose)(jax.device_put(VALUE, NamedSharding(mesh, Spec("x", "y"))))
         assert turned.sharding == NamedSharding(mesh, Spec("y", "x"))
