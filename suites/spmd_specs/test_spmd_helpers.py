@@ -11,6 +11,7 @@ import torch
 import torch_xla
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
+from torch.distributed.tensor import Replicate, Shard
 from torch_xla.distributed.spmd import xla_sharding
 from torch_xla.experimental.spmd_fully_sharded_data_parallel import (
     SpmdFullyShardedDataParallel as FSDPv2,
@@ -257,3 +258,21 @@ def test_what_the_runtime_says(topology: Topology, start_runtime: StartRuntime) 
     assert xr.get_num_cached_compilation_graph() == before + 1
     with pytest.raises(AssertionError, match="has already been initialized"):
         xr.initialize_cache("/nowhere")
+
+
+def test_wrapped_again(topology: Topology, start_runtime: StartRuntime) -> None:
+    """A wrapped tensor keeps what it is not given, and as a DTensor it is divided by the new."""
+    start_runtime(spmd=True)
+    assert xs.get_1d_mesh("x").shape() == {"x": topology.total}
+    value = torch.arange(64.0).reshape(8, 8)
+    wrapped = xla_sharding.wrap_as_sharded_tensor(
+        value.to("xla"), mesh_shape=(topology.total,), partition_spec=(0, None)
+    )
+    assert wrapped.placements == (Shard(0),)
+    assert xla_sharding.wrap_as_sharded_tensor(wrapped, partition_spec=(None, 0)) is wrapped
+    assert (wrapped.mesh_shape, wrapped.placements) == ((topology.total,), (Shard(1),))
+    xla_sharding.wrap_as_sharded_tensor(wrapped, mesh_shape=(2, 2))
+    assert (wrapped.device_mesh.shape, wrapped.partition_spec) == ((2, 2), (None, 0))
+    assert wrapped.placements == (Shard(1), Replicate())
+    assert xla_sharding.wrap_as_sharded_tensor(wrapped).mesh_shape == (2, 2)
+    assert torch.equal((xla_sharding.unwrap_sharded_tensor(wrapped) + 1).cpu(), value + 1)
