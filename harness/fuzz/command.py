@@ -20,7 +20,7 @@ from harness.commands.output import answer, say
 from harness.commands.parsers import add_json, budget_seconds, names, output_folder, whole_number
 from harness.errors import BadInputError, nearest
 from harness.files import write
-from harness.lanes import lane_can, lane_named
+from harness.lanes import Lane, lane_can, lane_named
 from harness.model.topology import Topology
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _OUT = Path("reports/fuzz")
 _INSTALL = "pip install 'xla-harness[fuzz]'"
 _LANE, _DEVICES = "cpu", "8"  # as many as the largest mesh has
-_FRAMEWORKS = ("jax", "torch_xla")  # those with a writer and a runner
+_FRAMEWORKS = ("jax", "torch_xla", "torch_tpu", "torch")  # those with a writer and a runner
 _REDUCING = "60s"  # for one failure
 _WORD = re.compile(r"[^a-z]+")
 
@@ -121,10 +121,8 @@ def _run(options: argparse.Namespace) -> int:
     lane = lane_named(options.lane)
     if lane.compiles_only or lane.runs_cases_of:
         raise BadInputError(f"fuzz: lane {lane.name}: expected one that runs programs")
-    size = options.topology or (_DEVICES if lane.name == _LANE else "")
-    if size:
-        lane_can(lane, Topology.parse(size))
     options.framework = _framework(options)
+    size = _size(options, lane)
     options.out.mkdir(parents=True, exist_ok=True)
     if options.write:
         return _write_tests(options)
@@ -133,6 +131,24 @@ def _run(options: argparse.Namespace) -> int:
     say(f"drawing programs for {options.budget}: lane {lane.name}, {stacks}, seed {options.seed}")
     searched = _searched(options, size, start + budget)
     return _summary(options, searched, time.monotonic() - start)
+
+
+def _size(options: argparse.Namespace, lane: Lane) -> str:
+    """Return the topology, "" for the lane's own. Raises BadInputError for one that can't be."""
+    from harness.fuzz.dtensor_text import RANKS
+    from harness.fuzz.random_program import DTENSOR
+
+    size: str = options.topology or (_DEVICES if lane.name == _LANE else "")
+    if options.framework in DTENSOR:
+        size = options.topology or str(RANKS)
+        if (is_cpu := options.framework == "torch") != (lane.name == _LANE):
+            able = f"lane {_LANE}" if is_cpu else "a lane of TPUs, as with --lane virtual-tpu"
+            raise BadInputError(f"fuzz: programs of {options.framework}: expected {able}")
+        if Topology.parse(size).total != RANKS:
+            raise BadInputError(f"--topology {size}: expected {RANKS} devices, a rank for each")
+    if size:
+        lane_can(lane, Topology.parse(size))
+    return size
 
 
 def _framework(options: argparse.Namespace) -> str:
@@ -288,10 +304,14 @@ def _data(report: _Report) -> Mapping[str, Any]:
 
 def _write_tests(options: argparse.Namespace) -> int:
     """Write programs as tests, for ``sensitivity`` or another runner."""
-    from harness.fuzz.random_program import draw_programs, random_programs
+    from harness.fuzz.dtensor_text import RANKS
+    from harness.fuzz.random_program import DTENSOR, draw_programs, random_programs
 
     strategy = random_programs(
-        int(_DEVICES), has_gspmd=False, framework=options.framework, without=options.without
+        RANKS if options.framework in DTENSOR else int(_DEVICES),
+        has_gspmd=False,
+        framework=options.framework,
+        without=options.without,
     )
     programs = draw_programs(strategy, options.seed, options.write * 8)
     # JAX may refuse what has explicit axes.

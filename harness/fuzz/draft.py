@@ -70,7 +70,10 @@ class DraftValue:
 class Writer(Protocol):
     """What writes a program over a mesh in the words of a framework."""
 
-    framework: str
+    @property
+    def framework(self) -> str:
+        """Return the framework's name."""
+        ...
 
     def lines(
         self, name: str, text: str, operands: Sequence[DraftValue], shape: Sequence[int], /

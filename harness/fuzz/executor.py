@@ -23,7 +23,8 @@ from harness.fuzz.endings import described
 
 _OPTIMIZED_TOO = 4  # every so many programs are compiled as users compile them
 _LIMIT = 30  # seconds of one program
-_CACHED = 64  # programs after which the framework's caches are emptied
+_RUNNERS = {"torch": "dtensor", "torch_tpu": "dtensor"}
+_PRELOAD = {"torch": ("torch.distributed.tensor",)}
 _FATAL = re.compile(
     r"^(?:\S+ )?\S+: F \S+\] (.*)|^F\d{4} .*?\] (.*)|(Check failed: .*)|^(LLVM ERROR: .*)",
     re.MULTILINE,
@@ -42,7 +43,9 @@ def main() -> None:
 
 def _answer_all(answers: TextIO, log: Path) -> None:
     framework = sys.argv[1]
-    for module in FRAMEWORKS[framework].preload:  # which takes seconds, and each fork then has it
+    for module in (
+        _PRELOAD.get(framework) or FRAMEWORKS[framework].preload
+    ):  # which takes seconds, and each fork then has it
         import_module(module)
     is_owed = mmap.mmap(-1, 1)  # whether a program has no answer yet; forks share it
     is_owed[0] = 1
@@ -92,7 +95,7 @@ def _serve(
 def _answer_lines(
     framework: str, answers: TextIO, printed: int, is_owed: mmap.mmap, *, is_first: bool
 ) -> None:
-    runner = import_module(f"harness.fuzz.{framework}_runner")
+    runner = import_module(f"harness.fuzz.{_RUNNERS.get(framework, framework)}_runner")
     facts = runner.start()
     if is_first:
         _write(answers, facts)
@@ -102,19 +105,19 @@ def _answer_lines(
             return
         is_owed[0] = 1
         os.ftruncate(printed, 0)
+        runner.get_ready(number)
         program = json.loads(line)
         signal.alarm(_LIMIT)  # nothing handles it, so it ends this process also while XLA computes
         is_optimized = number % _OPTIMIZED_TOO == 0
         answer = runner.ending(program, is_optimized=is_optimized)
-        if not is_optimized and answer["kind"] not in ("right", "unusable", *runner.SPOILING):
+        is_again = runner.OPTIMIZES and not is_optimized
+        if is_again and answer["kind"] not in ("right", "unusable"):
             answer = runner.ending(program, is_optimized=True)  # as the test runs it
         signal.alarm(0)
         is_owed[0] = 0
         _write(answers, answer)
         if answer["kind"] in runner.SPOILING:
             os.kill(os.getpid(), signal.SIGKILL)  # another fork goes on
-        if number % _CACHED == 0:
-            runner.clear_caches()
 
 
 def _line() -> bytes:

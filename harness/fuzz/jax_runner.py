@@ -11,7 +11,9 @@ import numpy as np
 from harness.fuzz.endings import described, different, first_line
 
 SPOILING: Collection[str] = ()  # endings after which a process may compute other programs wrongly
+OPTIMIZES = True  # a failure counts only if it also happens with LLVM's optimizations
 _NOT_OPTIMIZED = {"xla_backend_optimization_level": 0}  # LLVM takes most of the time otherwise
+_CACHED = 64  # programs
 _SHARDY = "jax_use_shardy_partitioner"
 
 
@@ -23,11 +25,12 @@ def start() -> Mapping[str, Any]:
     return {"devices": len(jax.devices()), "gspmd": has_gspmd, "version": jax.__version__}
 
 
-def clear_caches() -> None:
-    """Drop compiled programs."""
+def get_ready(number: int) -> None:
+    """Drop compiled programs before the next one, whose number it is, if there are many."""
     import jax
 
-    jax.clear_caches()
+    if number % _CACHED == 0:
+        jax.clear_caches()
 
 
 def ending(program: Mapping[str, Any], *, is_optimized: bool) -> Mapping[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import hypothesis
@@ -23,9 +24,10 @@ from harness.fuzz.draft import (
     Writer,
     is_exact,
 )
+from harness.fuzz.dtensor_text import DTensorText
 from harness.fuzz.jax_text import JaxText
 from harness.fuzz.random_operators import OPERATORS
-from harness.fuzz.torch_text import TorchXlaText
+from harness.fuzz.torch_xla_text import TorchXlaText
 
 _MESHES: Sequence[Mapping[str, int]] = (
     {"x": 2},
@@ -40,7 +42,13 @@ _MESHES: Sequence[Mapping[str, int]] = (
 )
 ALWAYS = ("constraint",)  # operators that each program may have
 _STATEMENTS = 10  # at most
-WRITERS: Mapping[str, Callable[[MeshShape], Writer]] = {"jax": JaxText, "torch_xla": TorchXlaText}
+DTENSOR = ("torch_tpu", "torch")  # frameworks whose programs have DTensors
+WRITERS: Mapping[str, Callable[[MeshShape], Writer]] = {
+    "jax": JaxText,
+    "torch_xla": TorchXlaText,
+    "torch_tpu": partial(DTensorText, framework="torch_tpu", device="tpu"),
+    "torch": partial(DTensorText, framework="torch", device="cpu"),
+}
 _STEP = 2.0**-6  # of a difference quotient; exact for what has no third derivative
 
 
@@ -72,10 +80,12 @@ def random_programs(
 ) -> RandomProgram:
     """Return a strategy for programs over at most so many devices, ``without`` some operators.
 
-    Those of torch_xla are over all devices, as its meshes are.
+    Those of torch are over all devices, as torch_xla's meshes are, and a job's ranks.
     """
     is_jax = framework == "jax"
     mesh = _mesh(draw, 1 if is_jax else devices, devices)
+    if framework in DTENSOR and not _ascends(mesh):
+        mesh = MeshShape(mesh.axes, range(mesh.count))  # pytorch/pytorch#193224
     draft = Draft(draw, mesh, WRITERS[framework](mesh))
     draft.is_explicit = is_jax and draft.of((False, False, False, True))
     sizes = [axis * n for axis in {*draft.mesh.axes.values()} for n in (1, 2, 3)]
@@ -141,6 +151,12 @@ def _mesh(draw: DrawFn, fewest: int, most: int) -> MeshShape:
         np.arange(count).reshape(-1, 2).T.ravel().tolist() if count % 2 == 0 else [*range(count)],
     ]
     return MeshShape(axes, draw(strategies.sampled_from(orders)))
+
+
+def _ascends(mesh: MeshShape) -> bool:
+    """Return whether the devices' numbers become greater along each axis."""
+    devices = np.reshape(mesh.devices, [*mesh.axes.values()])
+    return all((np.diff(devices, axis=axis) > 0).all() for axis in range(devices.ndim))
 
 
 def _finished(draft: Draft, *, is_gspmd: bool) -> RandomProgram:

@@ -9,11 +9,12 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from harness.diagnosis.signature import generalised
+from harness.fuzz.random_program import DTENSOR
 from harness.fuzz.searching import RandomFailure
 from harness.fuzz.subjects import Subject
 
@@ -57,9 +58,11 @@ def reduced(failure: RandomFailure, subjects: Sequence[Subject], budget: str) ->
     """Reduce a failure to the smallest StableHLO program: ``xla-harness reduce``.
 
     The program is compiled by the subject's jaxlib for CPUs, whatever the lane. One that is right
-    on the base stays right there.
+    on the base stays right there. One of DTensor is many programs, and only runs on CPUs, too.
     """
     subject = subjects[failure.place]
+    if subject.framework in DTENSOR:
+        return ReducedCause("", _on_cpus(failure, subject))
     text = failure.ending.stablehlo or subject.run(failure.program, only_lower=True).stablehlo
     if not text or failure.ending.kind in ("not lowered", "larger"):
         return ReducedCause("")
@@ -86,6 +89,18 @@ def reduced(failure: RandomFailure, subjects: Sequence[Subject], budget: str) ->
             program=script.with_suffix(".mlir").read_text(),
             script=script.read_text(),
         )
+
+
+def _on_cpus(failure: RandomFailure, subject: Subject) -> str:
+    """Describe how a program that fails on TPUs ends on CPUs, with PyTorch's own backend."""
+    if subject.framework == "torch":
+        return ""
+    cpus = Subject(subject.stack, "cpu", subject.topology, "torch")
+    text = failure.program.text.replace('DEVICE = "tpu"', 'DEVICE = "cpu"')
+    cpus.start()
+    ending = cpus.run(replace(failure.program, text=text))
+    cpus.end()
+    return f"on CPUs: {ending.kind}{f': {ending.detail}' if ending.detail else ''}"
 
 
 def known_issue(failure: RandomFailure, cause: ReducedCause) -> str:

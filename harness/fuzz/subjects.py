@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -17,6 +18,8 @@ from harness.fuzz.random_program import RandomProgram
 from harness.isolation import libc
 
 _WITHOUT_LINES = {"XLA_IR_DEBUG": "0", "XLA_HLO_DEBUG": "0"}  # of Python, which take time
+# Else a gradient starts TorchTPU's runtime, where it is installed, and waits for TPUs.
+_WITHOUT_TPUS = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 _SHOWN = 6  # lines of what an executor printed before it ended
 
 
@@ -97,7 +100,7 @@ class Subject:
             text=True,
             preexec_fn=libc.DieWithParent(),  # noqa: PLW1509 - two system calls
             start_new_session=True,  # Ctrl-C is for the search, which then ends it
-            env=os.environ | _WITHOUT_LINES,
+            env=os.environ | _WITHOUT_LINES | (_WITHOUT_TPUS if self.framework == "torch" else {}),
         )
         self.facts = self._answer()
 
@@ -118,8 +121,9 @@ class Subject:
             "is_lowered_only": only_lower,
             "is_measured": self.is_measured,
         }
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it has ended, and its log says why
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
         return RandomEnding(**self._answer())
 
     def _answer(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from harness.fuzz.endings import described, different, first_line
 
 # After an error in a traced function, dispatch modes stay on; the next program may crash of them.
 SPOILING = ("not lowered", "refused")
+OPTIMIZES = False  # XLA reads from the environment how much to optimize
 _LOCATION = re.compile(r' \[unknown\]| "[^"\n]*"\(#loc\d*\)|^ ?(?:at )?#loc.*\n', re.MULTILINE)
 
 
@@ -23,15 +24,13 @@ def start() -> Mapping[str, Any]:
     return {"devices": devices, "gspmd": False, "version": torch_xla.__version__}
 
 
-def clear_caches() -> None:
+def get_ready(number: int) -> None:
     """Do nothing: the cache of compiled programs has a size."""
+    del number
 
 
 def ending(program: Mapping[str, Any], **_: bool) -> Mapping[str, Any]:
-    """Trace, compile and run a program; return how it ended, and the StableHLO if it failed.
-
-    XLA reads from the environment how much to optimize.
-    """
+    """Trace, compile and run a program; return how it ended, and the StableHLO if it failed."""
     import torch_xla
 
     namespace: dict[str, Any] = {}

@@ -17,7 +17,7 @@ from harness.fuzz.draft import Draft, DraftValue, MeshShape
 from harness.fuzz.random_operators import BINARY, CUMULATIVE, OPERATORS, REDUCTIONS, UNARY
 from harness.fuzz.random_program import RandomProgram, draw_programs, random_programs
 from harness.fuzz.subjects import RandomEnding, Subject
-from harness.fuzz.torch_text import TorchXlaText
+from harness.fuzz.torch_xla_text import TorchXlaText
 from harness.reduce.stablehlo import mlir_context
 
 # What torch has no counterpart of, or torch_xla refuses: pytorch/xla#8783.
