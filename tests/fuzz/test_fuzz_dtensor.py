@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Iterator
@@ -156,6 +157,18 @@ def test_what_is_written_runs_under_any_pytest(tmp_path: Path) -> None:
     failed = run_program(*pytest_alone, cwd=tmp_path)
     assert failed.returncode == 1
     assert "Not equal to tolerance" in failed.stdout
+
+
+def test_a_search_tells_what_fails_and_writes_it(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    options = ["--budget", "20s", "-n", "1", "--out", tmp_path, "--json", report]
+    done = xla_harness("fuzz", "--framework", "torch", *options, cwd=ROOT)
+    data = json.loads(report.read_text())
+    assert done.returncode == int(bool(data["failures"])), done.stderr
+    assert data["programs"] > 5
+    for failure in data["failures"]:
+        assert failure["endings"][0]["kind"] in ("failed", "wrong", "crash", "hang")
+        assert (tmp_path / f"test_{failure['name']}.py").exists()
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,7 @@ NOT_RUN = {
     "xla-harness stacks create": "an environment of GBs: see test_stacks_environments",
     "xla-harness stacks lock": "asks an index of packages: see test_stacks",
     "xla-harness fuzz --budget": "searches for minutes: see test_fuzz",
+    "xla-harness fuzz --framework": "searches for minutes: see test_fuzz_dtensor",
     "xla-harness fuzz --stacks": "environments of stacks, minutes: see test_fuzz_torch_xla",
     "xla-harness reduce CASE": "reduces for minutes: see test_reduce",
     "xla-harness reduce suites/": "reduces for minutes: see test_reduce",
