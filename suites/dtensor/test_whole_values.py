@@ -25,7 +25,7 @@ from harness.job.ranks import run_ranks
 from harness.model.topology import Target
 from harness.oracles.torch_dtensor import DTensor
 from harness.session.fixtures import StartRuntime
-from suites.dtensor.layouts import S0, S1, P, R, placements_id, quiet_upstream, shape_id
+from suites.dtensor.layouts import S0, S1, S2, P, R, placements_id, quiet_upstream, shape_id
 from suites.dtensor.models import TENSOR_PARALLEL, seeded_batch, seeded_model
 from suites.dtensor.whole import Placing, Program, check, on_framework, on_one_tensor
 
@@ -179,6 +179,25 @@ def _extrema(on: Placing) -> dict[str, torch.Tensor]:
     return {"all": x.max(), "sharded": x.amax(0), "kept": x.amin(1)}
 
 
+def _sums_of_few(on: Placing) -> dict[str, torch.Tensor]:
+    """One of four ranks has none of six rows."""
+    x = on.place(numbers(6, 5), S0)
+    return {"sum": x.sum(0), "mean": x.mean(0), "kept": x.amin(1)}
+
+
+def _extrema_of_few(on: Placing) -> dict[str, torch.Tensor]:
+    return {"sharded": on.place(numbers(6, 5), S0).amax(0)}
+
+
+def _places_of_few(on: Placing) -> dict[str, torch.Tensor]:
+    return {"sharded": on.place(numbers(6), S0).argmin(0)}
+
+
+def _views_of_views(on: Placing) -> dict[str, torch.Tensor]:
+    x = on.place(numbers(4, 4, 8), S2)
+    return {"flat": x.reshape(4, 1, 32).reshape(128)}
+
+
 def _scans(on: Placing) -> dict[str, torch.Tensor]:
     x = on.place(numbers(8, 12), S0)
     return {"kept": x.cumsum(1), "sharded": x.cumsum(0)}
@@ -221,6 +240,10 @@ OPERATORS: dict[str, Callable[[Placing], dict[str, torch.Tensor]]] = {
     "elementwise": _elementwise,
     "reductions": _reductions,
     "extrema": _extrema,
+    "few-sums": _sums_of_few,
+    "few-extrema": _extrema_of_few,
+    "few-places": _places_of_few,
+    "views": _views_of_views,
     "scans": _scans,
     "softmax": _softmax,
     "layer_norm": _layer_norm,
