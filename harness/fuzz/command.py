@@ -20,6 +20,7 @@ from harness.commands.output import answer, say
 from harness.commands.parsers import add_json, budget_seconds, names, output_folder, whole_number
 from harness.errors import BadInputError, nearest
 from harness.files import write
+from harness.isolation import libc
 from harness.lanes import Lane, lane_can, lane_named
 from harness.model.topology import Topology
 
@@ -178,7 +179,10 @@ def _searched(
 ) -> list[tuple[Drawn, Sequence[_Report]]]:
     """Search in several processes; Ctrl-C ends the search in each of them."""
     with ProcessPoolExecutor(
-        options.workers, mp_context=multiprocessing.get_context("fork")
+        options.workers,
+        mp_context=multiprocessing.get_context("fork"),
+        initializer=libc.die_with_parent,
+        initargs=(os.getpid(),),
     ) as pool:
         searches = [
             pool.submit(_search, options, size, until, number) for number in range(options.workers)

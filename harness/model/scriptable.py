@@ -1,13 +1,16 @@
-"""Tell from a case's id whether ``xla-harness repro`` may accept it; imports nothing."""
+"""Tell from a case's id whether ``xla-harness repro`` may accept it; imports no lane."""
 
 from __future__ import annotations
 
-_LANE = "cpu"  # the only one that needs nothing of the harness while the case runs
+import re
+
+# Lanes that run programs, and a topology in one process: no ``@chip`` follows.
+_ABLE = re.compile(r"::.*\[(cpu|virtual-tpu|virtual-gpu)-\d[^-@\]]*[-\]]")
 
 
 def becomes_script(case_id: str) -> bool:
-    """Return whether the id is of a ``lanes(...)`` test, on a lane that a script can have.
+    """Return whether the id is of a ``lanes(...)`` test that one process runs.
 
     The command may still refuse it, for example because of a fixture of pytest's own.
     """
-    return f"[{_LANE}-" in case_id and "::" in case_id
+    return _ABLE.search(case_id) is not None

@@ -172,7 +172,7 @@ def _no_program(source: _Source, own: Sequence[ProgramEnding]) -> str:
         f"{source.name}: none of its {len(own)} programs fails alone as the case does\n  "
         + "\n  ".join([_failure(source.result), *reasons])
         + "\nWhat builds the programs, another plugin, or what the test expects decides: "
-        "xla-harness repro writes a case of lane cpu as a script"
+        "xla-harness repro writes a case as a script"
     )
 
 

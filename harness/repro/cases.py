@@ -12,7 +12,7 @@ import pytest
 
 from harness.errors import BadInputError
 from harness.expectations import Expectation, Expectations, glob_pattern
-from harness.lanes import DEFAULT_LANE
+from harness.lanes import DEFAULT_LANE, LANES
 from harness.model.case import Case
 from harness.model.case_id import file_of, function_of
 from harness.model.topology import Target
@@ -88,27 +88,25 @@ def describe(item: pytest.Item, items: dict[str, pytest.Item]) -> Found:
             f"{item.nodeid}: expected a case: a test function with lanes(...); any other test runs "
             "as it is, by pytest --lane NAME --topology T"
         )
-    if target.lane != DEFAULT_LANE:
-        raise BadInputError(_no_lane(item, target, items))
+    if LANES[target.lane].compiles_only or target.topology.processes:
+        raise BadInputError(_no_script(item, target, items))
     settings = Settings.of(item.config)
     expectations = Expectations.load_optional(settings.expectations)
     case = case_of(item, target, settings.deadline)
     return Found(item, case, expectations.find(item.nodeid))
 
 
-def _no_lane(item: pytest.Item, target: Target, items: dict[str, pytest.Item]) -> str:
+def _no_script(item: pytest.Item, target: Target, items: dict[str, pytest.Item]) -> str:
     function = function_of(item.nodeid)
     others = [id_ for id_ in items if id_.startswith(f"{function}[{DEFAULT_LANE}-")]
     close = difflib.get_close_matches(item.nodeid, others, n=1, cutoff=0) or others[:1]
-    hint = (
-        f"write one for {close[0]}"
-        if close
-        else f"and no case of this function runs on {DEFAULT_LANE}"
+    why = (
+        f"lane {target.lane} runs no program: xla-harness reduce makes a file of what it compiles"
+        if LANES[target.lane].compiles_only
+        else f"its job has {target.topology.process_count} processes, which the harness starts"
     )
-    return (
-        f"{item.nodeid}: expected a case of lane {DEFAULT_LANE}: the plugin behind lane "
-        f"{target.lane} is part of the harness, so no script can have it; {hint}"
-    )
+    hint = f"; write one for {close[0]}" if close else ""
+    return f"{item.nodeid}: expected a case that one process runs: {why}{hint}"
 
 
 def _nearest(text: str, known: object) -> str:

@@ -19,9 +19,11 @@ from harness.junit import report
 from harness.lanes import DEFAULT_LANE
 from harness.model.case import Case
 from harness.model.outcome import Kind
+from harness.repro.header import options_of
 from harness.repro.script import EXIT_SKIPPED
 
 _EXCEPTION = re.compile(r"^([A-Za-z_][\w.]*)(?::\s?(.*))?$")
+_DIED = 128  # plus a signal is what a shell says of a process that died by it
 _STARTUP = 5.0  # seconds that a script may always take to start
 _RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)  # torch.distributed's, in a process group
 _TEMPORARY = re.compile(r"/\S+|0x[0-9a-fA-F]+|\b\w+(\.\w+)*\.(?=[A-Za-z_]\w*'>)")
@@ -54,12 +56,12 @@ class Ending:
         return self.kind != Kind.FAILED or _alike(self.first_line, other.first_line)
 
 
-def of_case(case_id: str, root: Path) -> Ending:
+def of_case(case: Case, root: Path) -> Ending:
     """Run the case in a pytest of its own; raises BadInputError when that gives no result."""
     with tempfile.TemporaryDirectory(prefix="repro-") as folder:
         file = Path(folder) / "report.xml"
-        line = [sys.executable, "-m", "pytest", "-q", "--lane", DEFAULT_LANE, f"--junitxml={file}"]
-        line += ["-p", "no:cacheprovider", f"--rootdir={root}", case_id]
+        line = [sys.executable, "-m", "pytest", "-q", "--lane", case.target.lane]
+        line += [f"--junitxml={file}", "-p", "no:cacheprovider", f"--rootdir={root}", case.id]
         start = time.monotonic()
         done = subprocess.run(
             line,
@@ -72,20 +74,25 @@ def of_case(case_id: str, root: Path) -> Ending:
         seconds = time.monotonic() - start
         results = report.read(file).results.values() if file.exists() else ()
     for result in results:
-        if result.id == case_id:
+        if result.id == case.id:
             signal_ = result.properties.get("signal", "")
             return Ending(result.actual, result.failure, signal_, seconds, result.layer)
     tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-5:])
-    raise BadInputError(f"{case_id}: running it gave no result:\n{tail}")
+    raise BadInputError(f"{case.id}: running it gave no result:\n{tail}")
 
 
 def of_script(path: Path, case: Case, like: Ending) -> Ending:
     """Run the script in a fresh process; it hangs when it takes far longer than the case did."""
     deadline = case.deadline + _STARTUP + 2 * like.seconds
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+    inherited = frameworks.without_lanes(os.environ)  # collecting the case has set some
+    environment = {k: v for k, v in inherited.items() if not k.startswith("PYTEST_")}
+    command = [sys.executable, str(path)]
+    if case.target.lane != DEFAULT_LANE:
+        run = [sys.executable, "-m", "harness", "run", *options_of(case.target)]
+        command = [*run, "--", *command]
     try:
         done = subprocess.run(
-            [sys.executable, str(path)],
+            command,
             env=environment,
             capture_output=True,
             text=True,
@@ -95,8 +102,9 @@ def of_script(path: Path, case: Case, like: Ending) -> Ending:
         )
     except subprocess.TimeoutExpired:
         return Ending(Kind.HUNG, f"no result after {case.deadline + _STARTUP:g} s")
-    if done.returncode < 0:
-        return Ending(Kind.CRASHED, signal=signal.Signals(-done.returncode).name)
+    if done.returncode < 0 or done.returncode > _DIED:  # as of a command of xla-harness run
+        number = abs(done.returncode) % _DIED
+        return Ending(Kind.CRASHED, signal=signal.Signals(number).name)
     if done.returncode == 0:
         return Ending(Kind.PASSED)
     if done.returncode == EXIT_SKIPPED:

@@ -48,7 +48,7 @@ def _run(options: argparse.Namespace) -> int:
     write(selected, None, pins, python)  # a case that can't be a script need not run
     if options.check or not (options.no_run or options.stack):
         say(f"running {selected.case.id} ...")
-        ending = check.of_case(selected.case.id, selected.item.config.rootpath)
+        ending = check.of_case(selected.case, selected.item.config.rootpath)
     text = write(selected, None if options.stack else ending, pins, python)
     if options.out:
         write_files({options.out: text})

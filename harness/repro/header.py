@@ -10,18 +10,20 @@ from importlib.metadata import packages_distributions
 from packaging.utils import canonicalize_name
 
 from harness.isolation.case_environment import full_environment
-from harness.lanes import LANES
+from harness.lanes import DEFAULT_LANE, LANES
 from harness.model.case import Case
 from harness.model.provenance import Modified
+from harness.model.topology import Target
 from harness.model.versions import ABSENT, installed
 from harness.printable import folded
 from harness.repro.edits import WIDTH
 from harness.repro.values import quoted
 
-_ALWAYS = ("torch", "torch_xla", "numpy")  # numpy: torch_xla takes any version of it
+_TORCH = ("torch", "torch_xla", "numpy")  # numpy: torch_xla takes any version of it
 _PAIRS = {"jax": "jaxlib", "jaxlib": "jax"}
 _ADDED_TO = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")  # as in harness.isolation.case_environment
 _RUN = "uv run FILE, or python FILE where the packages above are installed"
+_RUN_ON_LANE = "xla-harness run {} -- python FILE, or python FILE on such devices"
 _RUN_MODIFIED = "python FILE, where these are installed as they were when the case ran"
 
 
@@ -53,8 +55,9 @@ def _distributions(modules: Iterable[str]) -> list[str]:
     others = set(modules) - set(sys.stdlib_module_names)
     packages = {known[module][0] for module in others if module in known}
     packages |= {_PAIRS[name] for name in packages if name in _PAIRS}
-    always = {canonicalize_name(name) for name in _ALWAYS}
-    return [*_ALWAYS, *sorted(name for name in packages if canonicalize_name(name) not in always)]
+    always = _TORCH if packages & {*_TORCH[:2]} else _TORCH[2:]
+    names = {canonicalize_name(name) for name in always}
+    return [*always, *sorted(name for name in packages if canonicalize_name(name) not in names)]
 
 
 def comment(about: About) -> str:
@@ -66,7 +69,7 @@ def comment(about: About) -> str:
         "Observed": about.observed,
         "Where": about.where,
         "Modified": _modified(about.modified),
-        "Run": _RUN_MODIFIED if about.modified else _RUN,
+        "Run": _run(about),
     }
     lines = ["#"]
     for name, value in fields.items():
@@ -75,6 +78,17 @@ def comment(about: About) -> str:
             lines += folded(line, WIDTH, first, rest)
             first = rest
     return "\n".join([*lines, ""])
+
+
+def _run(about: About) -> str:
+    if about.case.target.lane != DEFAULT_LANE:
+        return _RUN_ON_LANE.format(" ".join(options_of(about.case.target)))
+    return _RUN_MODIFIED if about.modified else _RUN
+
+
+def options_of(target: Target) -> list[str]:
+    """Return the options with which ``xla-harness run`` starts a script as the case was."""
+    return ["--lane", target.lane, "--topology", str(target.topology)]
 
 
 def _modified(modified: Sequence[Modified]) -> str:
@@ -96,10 +110,15 @@ def _link(issue: str) -> str:
 
 
 def environment(case: Case, *, uses_jax: bool) -> str:
-    """Statements that set the lane's variables and the case's own."""
+    """Statements that set the variables of lane cpu, and the case's own.
+
+    Those of any other lane are the plugin's, which ``xla-harness run`` sets.
+    """
     own = dict(case.environment)
     sets, others = [], []
-    for name, value in full_environment(case, LANES[case.target.lane]).items():
+    is_set_here = case.target.lane == DEFAULT_LANE
+    variables = full_environment(case, LANES[DEFAULT_LANE]) if is_set_here else own
+    for name, value in variables.items():
         if name.startswith("XLA_HARNESS_") or (name.startswith("JAX_") and not uses_jax):
             continue  # nobody would read it
         if value is None:

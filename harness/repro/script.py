@@ -54,7 +54,7 @@ def text(about: About, steps: Steps, pins: Mapping[str, str], python: str) -> st
 
 
 def _start_runtime(steps: Steps) -> str:
-    """Return what the fixture start_runtime does on lane cpu (``harness.frameworks.torch_xla``)."""
+    """Return what the fixture start_runtime does (``harness.frameworks.torch_xla``)."""
     assert steps.xr is not None
     xr = steps.bundle.text((steps.xr,))
     return "\n".join(
@@ -63,7 +63,7 @@ def _start_runtime(steps: Steps) -> str:
             "    if spmd:",
             f"        {xr}.use_spmd()",
             "    torch_xla.device()",
-            f"    assert {xr}.global_runtime_device_count() == {steps.topology.total}",
+            f"    assert {xr}.global_runtime_device_count() == {steps.target.topology.total}",
         )
     )
 

@@ -10,8 +10,7 @@ import libcst as cst
 import pytest
 
 from harness.errors import BadInputError
-from harness.lanes import DEFAULT_LANE
-from harness.model.topology import Topology
+from harness.model.topology import Target
 from harness.repro import edits
 from harness.repro.bundle import Bundle, Expression, Named
 from harness.repro.edits import Plan
@@ -39,7 +38,7 @@ class Steps:
 
     bundle: Bundle
     item: pytest.Function
-    topology: Topology
+    target: Target
     steps: list[Step] = field(default_factory=list)
     xr: Named | None = None  # torch_xla.runtime, for start_runtime
     starts_runtime: bool = False
@@ -119,7 +118,7 @@ class Steps:
             self._users(name, optional=optional)
 
     def _own(self, name: str) -> None:
-        size = self.topology
+        size = self.target.topology
         if name == "topology":
             counts = f"slices={size.slices}, devices={size.devices}, total={size.total}"
             self._simple_namespace("topology", counts)
@@ -129,7 +128,9 @@ class Steps:
             kind = self.bundle.require(Imported("harness.model.host_work", "HostWork"))
             self.steps.append(Step((kind, "(print)"), name))
         elif name == "tpu_events":
-            raise BadInputError(f"{self.item.nodeid}: tpu_events counts on virtual TPUs only")
+            raise BadInputError(
+                f"{self.item.nodeid}: tpu_events counts what the plugin of the harness was asked"
+            )
 
     def _simple_namespace(self, name: str, fields: str) -> None:
         kind = self.bundle.require(Imported("types", "SimpleNamespace"))
@@ -143,7 +144,7 @@ class Steps:
         elif name == "subtests":  # the first one that fails ends the script
             kind = self.bundle.require(Imported("types", "SimpleNamespace"))
             null = self.bundle.require(Imported("contextlib", "nullcontext"))
-            self.steps.append(Step((kind, "(test=lambda **_: ", null, "())"), name))
+            self.steps.append(Step((kind, "(test=lambda *_, **options: ", null, "())"), name))
         else:
             self.bundle.require(Imported("pytest", root=True), "pytest")
             self.steps.append(Step(("pytest.MonkeyPatch.context()",), name, is_context=True))
@@ -198,7 +199,8 @@ class Steps:
             if "topology" not in self._done:
                 self._fixture("topology")
             kind = self.bundle.require(Imported("types", "SimpleNamespace"))
-            return (kind, f'(lane="{DEFAULT_LANE}", topology=topology)')
+            framework = f', framework="{self.target.framework}"' if self.target.framework else ""
+            return (kind, f'(lane="{self.target.lane}", topology=topology{framework})')
         if self._is_parameter(name):
             return source_of(self.bundle, self.item, name)
         return (name,)

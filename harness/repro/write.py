@@ -38,7 +38,7 @@ def write(
     item = selected.item
     jaxlib = (pins or {}).get("jaxlib") or installed("jaxlib")
     bundle = Bundle(Sources(item.config.rootpath.resolve(), jaxlib))
-    steps = Steps(bundle, item, selected.case.target.topology)
+    steps = Steps(bundle, item, selected.case.target)
     steps.plan()
     cause = selected.expectation.cause if selected.expectation else ""
     issues = [cause] if "#" in cause else []

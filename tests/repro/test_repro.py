@@ -185,8 +185,26 @@ def test_request(request): assert request.node
 def test_module(): assert sums
 
 @pytest.mark.lanes("virtual-tpu")
-@pytest.mark.topologies("2x2")
+@pytest.mark.topologies("4@chip")
 def test_slices(): pass
+
+@pytest.mark.lanes("tpu-aot")
+@pytest.mark.topologies("v6e:2x2")
+def test_compiles(): pass
+
+@pytest.mark.lanes("virtual-tpu")
+@pytest.mark.frameworks("jax")
+def test_devices(xla_target):
+    import jax
+    (device,) = {each.device_kind for each in jax.devices()}
+    raise ValueError(device, len(jax.devices()), str(xla_target.framework))
+
+@pytest.mark.lanes("virtual-tpu")
+@pytest.mark.frameworks("jax")
+def test_dies():
+    import os, jax
+    jax.numpy.ones(3) + 1
+    os.abort()
 
 def unused_here(): return 1
 ''',
@@ -234,7 +252,8 @@ REFUSED = {
     "test_capsys[cpu-4]": "fixture 'capsys' is pytest's or a plugin's",
     "test_request[cpu-4]": "a script has no pytest request",
     "test_module[cpu-4]": "sums is used as a value: a script has no module suites.tiny.sums",
-    "test_slices[virtual-tpu-2x2]": "and no case of this function runs on cpu",
+    "test_slices[virtual-tpu-4@chip]": "its job has 4 processes, which the harness starts",
+    "test_compiles[tpu-aot-v6e:2x2]": "lane tpu-aot runs no program: xla-harness reduce makes",
 }
 
 
@@ -275,6 +294,8 @@ def test_script(tiny: Path, scripts: dict[str, str], case: str) -> None:
         ("test_crash[cpu-4]", "crashed: SIGABRT"),
         ("test_raises[cpu-4]", "failed: Failed: DID NOT RAISE"),
         ("test_passes[cpu-4]", "passed"),
+        ("test_devices[virtual-tpu-4-jax]", "failed: ValueError: ('TPU v6 lite', 4, 'jax')"),
+        ("test_dies[virtual-tpu-4-jax]", "crashed: SIGABRT"),
     ],
 )
 def test_ends_as_the_case_does(tiny: Path, case: str, ending: str) -> None:
@@ -404,10 +425,6 @@ def test_a_pattern_is_of_the_file_too(
         ),
         ("suites/tiny/test_tony.py::test_x", "no such file; did you mean\n  suites/tiny/test_tiny"),
         ("test_sum[cpu-4-*]", "it matches\n  suites/tiny/test_tiny.py::test_sum[cpu-4-low]\n"),
-        (
-            "test_sum[virtual-tpu-4-low]",
-            "write one for suites/tiny/test_tiny.py::test_sum[cpu-4-low",
-        ),
     ],
 )
 def test_wrong_choice(tiny: Path, case: str, message: str) -> None:
