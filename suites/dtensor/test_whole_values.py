@@ -266,6 +266,16 @@ def test_operator(xla_target: Target, start_runtime: StartRuntime, operator: str
 
 
 @pytest.mark.frameworks("torch_tpu")
+def test_view_of_rows_over_both_axes(xla_target: Target, start_runtime: StartRuntime) -> None:
+    """Six rows are even along each axis of two, and not over the four ranks."""
+
+    def program(on: Placing) -> dict[str, torch.Tensor]:
+        return {"flat": on.place(numbers(6, 2), S0, S0).reshape(12)}
+
+    ask(program, xla_target, start_runtime, PLANE)
+
+
+@pytest.mark.frameworks("torch_tpu")
 def test_compiled_step(xla_target: Target, start_runtime: StartRuntime) -> None:
     """A redistribution and a product with their backward pass, under `torch.compile`."""
 
