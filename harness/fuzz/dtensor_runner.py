@@ -16,7 +16,6 @@ from typing import IO, Any, NoReturn
 from harness.fuzz.dtensor_text import RANKS
 from harness.fuzz.endings import described, different, first_line
 from harness.isolation import libc
-from harness.isolation.ranks import RankError
 from harness.job.ranks import run_ranks
 from harness.model.topology import Topology
 
@@ -138,12 +137,11 @@ def _be_the_job(requests: Sequence[int], answers: Sequence[int], parent: int) ->
         with os.fdopen(requests[number]) as lines, os.fdopen(answers[number], "w") as out:
             _answer(lines, out)
 
-    code = 0
+    code = os.EX_SOFTWARE
     try:
         run_ranks(rank, Topology.parse(f"{RANKS}@chip"), deadline=_LIMIT)
-    except RankError as error:
+    except Exception as error:
         sys.stderr.write(f"{error}\n")
-        code = os.EX_SOFTWARE
         if match := _KILLED.search(str(error)):
             code = _DEATH + signal.Signals[match[1]]
     finally:
