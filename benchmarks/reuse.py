@@ -5,19 +5,22 @@ and again after one test file was edited, which is restored. Then it draws slips
 JAX, torch_xla and the suites, and counts which cases would have run after each: all that have
 executed a line of the changed file must be among them. A profiler, which shares no code with what
 records the files, says which cases those are.
-Usage: ``uv run benchmarks/reuse.py [pytest arguments]``.
+Usage: ``uv run benchmarks/reuse.py [pytest arguments]``. With ``--seen STORE JSON ...`` it only
+reads a store and measurements, and says whether each case that sees a slip would have run after it.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 from harness.reuse.digests import Digests
@@ -64,6 +67,10 @@ def pytest_runtest_protocol(item):
 def main() -> None:
     """Measure and print."""
     sys.path[0] = str(Path.cwd())  # not this folder, which has a module of the name of a package
+    if sys.argv[1:2] == ["--seen"]:
+        store, *measured = map(Path, sys.argv[2:])
+        seen_slips(store, measured)
+        return
     given = sys.argv[1:] or FILES
     with tempfile.TemporaryDirectory(dir=Path.home()) as folder:
         store = Path(folder, "store")
@@ -145,6 +152,37 @@ def honesty(store: Path, profiled: Path) -> None:
         shares[package].append(ran / len(depends))
     for package, each in shares.items():
         print(f"{len(each)} slips in {package}: {sum(each) / len(each):.0%} of the cases run again")
+
+
+def seen_slips(store: Path, measured: Iterable[Path]) -> None:
+    """Compare the cases that see a slip with those that would run after it.
+
+    ``measured`` are what ``xla-harness sensitivity ... --modules FILE --json JSON`` wrote of the
+    same cases. A case of which nothing is kept runs each time.
+    """
+    depends, digests = dependencies(ResultStore(store), store), Digests(Path.cwd())
+    counts, shares = Counter[str](), []
+    for path in measured:
+        for fault in json.loads(path.read_text())["faults"]:
+            module = fault["program"].partition(":")[0]
+            specification = importlib.util.find_spec(module)
+            assert specification is not None
+            name = digests.name_of(str(Path(str(specification.origin)).resolve()))
+            shares.append(sum(name in names for names in depends.values()) / len(depends))
+            if fault["verdict"] != "seen":
+                continue
+            case = fault["case"]
+            counts["seen"] += 1
+            if case not in depends:
+                counts["measured each time"] += 1
+            elif name not in depends[case]:
+                counts["missed"] += 1
+                print(f"missed: {case} sees a slip in {name}")
+    print(
+        f"{counts['seen']} slips are seen, {counts['measured each time']} by cases that run each "
+        f"time; {counts['missed']} by cases that would not run"
+    )
+    print(f"after a slip {sum(shares) / len(shares):.0%} of {len(depends)} cases run, on average")
 
 
 def dependencies(store: ResultStore, folder: Path) -> dict[str, set[str]]:
