@@ -184,6 +184,10 @@ def test_request(request): assert request.node
 
 def test_module(): assert sums
 
+def test_tensors():
+    import torch
+    assert torch.ones(3).sum() == 3
+
 @pytest.mark.lanes("virtual-tpu")
 @pytest.mark.topologies("4@chip")
 def test_slices(): pass
@@ -376,9 +380,11 @@ def test_out_that_cannot_be_written(tiny: Path) -> None:
 
 
 def test_pins_of_a_stack(tiny: Path) -> None:
-    text = repro(tiny, "test_passes[cpu-4]", "--stack", "old").stdout
+    text = repro(tiny, "test_tensors[cpu-4]", "--stack", "old").stdout
     assert '# requires-python = "==3.11.*"' in text
     assert '#     "torch==2.0.0",\n#     "torch_xla==2.0.0",\n#     "numpy==1.0.0",\n' in text
+    text = repro(tiny, "test_passes[cpu-4]", "--stack", "old").stdout
+    assert '# dependencies = [\n#     "numpy==1.0.0",\n# ]' in text
     unknown = repro(tiny, "test_passes[cpu-4]", "--stack", "odl")
     assert unknown.returncode == 2
     assert "did you mean old?" in unknown.stderr
