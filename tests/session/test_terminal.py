@@ -249,15 +249,19 @@ def test_torchs_trace_is_no_log(project: Project) -> None:
     assert ran.junit.read_text().count("torch.__trace") == 1
 
 
+RANKS = '@pytest.mark.topologies("4@chip")'
+
+
 @pytest.mark.measures_coverage
 @pytest.mark.parametrize(
     ("body", "offered"),
     [
         ('@pytest.mark.lanes("cpu")\ndef test_x(): raise ValueError', True),
-        ('@pytest.mark.lanes("virtual-tpu")\ndef test_x(): raise ValueError', False),
+        ('@pytest.mark.lanes("virtual-tpu")\ndef test_x(): raise ValueError', True),
+        (f'@pytest.mark.lanes("virtual-tpu")\n{RANKS}\ndef test_x(): raise ValueError', False),
         ("def test_x(): raise ValueError", False),
     ],
-    ids=["cpu", "virtual-tpu", "plain"],
+    ids=["cpu", "virtual-tpu", "ranks", "plain"],
 )
 def test_a_script_is_offered_where_there_can_be_one(
     project: Project, body: str, *, offered: bool
@@ -265,7 +269,7 @@ def test_a_script_is_offered_where_there_can_be_one(
     project.write("test_inner.py", body)
     ran = project.run("--lane=virtual-tpu" if "virtual" in body else "--lane=cpu")
     assert ran.shows("reproduce the first with:")
-    assert ran.shows("xla-harness repro 'test_inner.py::test_x[cpu-4]'") == offered
+    assert ran.shows("xla-harness repro 'test_inner.py::test_x[") == offered
     assert ran.shows("xla-harness repro") == offered
 
 
