@@ -145,9 +145,7 @@ def honesty(store: Path, profiled: Path) -> None:
     )
     shares = defaultdict(list)
     for package, module in slips():
-        specification = importlib.util.find_spec(module)
-        assert specification is not None
-        name = digests.name_of(str(Path(str(specification.origin)).resolve()))
+        name = file_of(module, digests)
         ran = sum(name in names for names in depends.values())
         shares[package].append(ran / len(depends))
     for package, each in shares.items():
@@ -165,9 +163,7 @@ def seen_slips(store: Path, measured: Iterable[Path]) -> None:
     for path in measured:
         for fault in json.loads(path.read_text())["faults"]:
             module = fault["program"].partition(":")[0]
-            specification = importlib.util.find_spec(module)
-            assert specification is not None
-            name = digests.name_of(str(Path(str(specification.origin)).resolve()))
+            name = file_of(module, digests)
             shares.append(sum(name in names for names in depends.values()) / len(depends))
             if fault["verdict"] != "seen":
                 continue
@@ -183,6 +179,13 @@ def seen_slips(store: Path, measured: Iterable[Path]) -> None:
         f"time; {counts['missed']} by cases that would not run"
     )
     print(f"after a slip {sum(shares) / len(shares):.0%} of {len(depends)} cases run, on average")
+
+
+def file_of(module: str, digests: Digests) -> str:
+    """Return the name under which a store has a module's file."""
+    specification = importlib.util.find_spec(module)
+    assert specification is not None
+    return digests.name_of(str(Path(str(specification.origin)).resolve()))
 
 
 def dependencies(store: ResultStore, folder: Path) -> dict[str, set[str]]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from harness.fuzz.draft import DraftValue, FinishedDraft, MeshShape, rows
-from harness.fuzz.torch_words import TensorText, given_text, gradient_lines, statement
+from harness.fuzz.torch_words import TensorText, common_fields, gradient_lines, statement
 
 _TEXT = """\
 import os
@@ -72,7 +71,7 @@ class DTensorText:
     device: str
 
     def lines(
-        self, name: str, text: str, operands: Sequence[DraftValue], shape: Sequence[int], /
+        self, name: str, text: str, operands: Sequence[DraftValue], _shape: Sequence[int], /
     ) -> list[str]:
         """Return the statement."""
         lax = {
@@ -81,7 +80,7 @@ class DTensorText:
             ),
             **_collectives([*self.mesh.axes]),
         }
-        return statement(name, text, operands, partial(self._mapped, len(shape)), lax)
+        return statement(name, text, operands, self._mapped, lax)
 
     def text(self, program: FinishedDraft) -> str:
         """Return a test that any pytest runs, which starts a process for each device."""
@@ -101,16 +100,9 @@ class DTensorText:
             imports="".join(f"{line}\n" for line in imports),
             device=self.device,
             other="" if self.device == "cpu" else '  # or "cpu", for PyTorch\'s own backend',
-            given=given_text(program),
             placements=rows(self._placements(spec) for _, _, spec in draft.arguments),
-            expected=program.expected_text,
-            arguments=", ".join(value.name for value, _, _ in draft.arguments),
-            devices=list(self.mesh.devices),
-            shape=tuple(self.mesh.axes.values()),
-            names=tuple(self.mesh.axes),
-            body="\n".join(f"    {line}" for line in body),
-            rounding=program.rounding,
             count=self.mesh.count,
+            **common_fields(program, body),
         )
 
     def _placements(self, spec: Sequence[Any]) -> str:
@@ -127,9 +119,8 @@ class DTensorText:
         return f"[{', '.join(texts)}]"
 
     def _mapped(
-        self, dimensions: int, function: Any, *, in_specs: Any, out_specs: Any, **_: Any
+        self, function: Any, *, in_specs: Any, out_specs: Any, **_: Any
     ) -> Callable[[TensorText], TensorText]:
-        del dimensions
         order = [*self.mesh.axes]
         for entry in (*in_specs, *out_specs):
             axes = _axes(entry)

@@ -45,11 +45,19 @@ def statement(
     return [f"{name} = {value}", *(line.format(name) for line in value.then)]
 
 
-def given_text(program: FinishedDraft) -> str:
-    """Return the text of the program's arguments, as tensors."""
-    return rows(
-        f"torch.from_numpy({text}).to(torch.{v.dtype})" for v, text, _ in program.draft.arguments
-    )
+def common_fields(program: FinishedDraft, body: Sequence[str]) -> Mapping[str, object]:
+    """Return what a test has in the words of either framework, by its name in a template."""
+    arguments, mesh = program.draft.arguments, program.draft.mesh
+    return {
+        "given": rows(f"torch.from_numpy({text}).to(torch.{v.dtype})" for v, text, _ in arguments),
+        "expected": program.expected_text,
+        "arguments": ", ".join(value.name for value, _, _ in arguments),
+        "devices": list(mesh.devices),
+        "shape": tuple(mesh.axes.values()),
+        "names": tuple(mesh.axes),
+        "body": "\n".join(f"    {line}" for line in body),
+        "rounding": program.rounding,
+    }
 
 
 def gradient_lines(program: FinishedDraft) -> list[str]:

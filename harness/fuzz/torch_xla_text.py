@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.fuzz.draft import DraftValue, FinishedDraft, MeshShape
 from harness.fuzz.per_device import groups_of
-from harness.fuzz.torch_words import TensorText, call, given_text, gradient_lines, statement
+from harness.fuzz.torch_words import TensorText, call, common_fields, gradient_lines, statement
 
 _TEXT = """\
 import numpy as np
@@ -76,14 +76,7 @@ class TorchXlaText:
             body.append(f"return {', '.join(names)},")
         return _TEXT.format(
             imports=f"import {_SCAN}\n" if _SCAN in "".join(body) else "",
-            given=given_text(program),
-            expected=program.expected_text,
-            arguments=", ".join(value.name for value, _, _ in draft.arguments),
-            devices=list(self.mesh.devices),
-            shape=tuple(self.mesh.axes.values()),
-            names=tuple(self.mesh.axes),
-            body="\n".join(f"    {line}" for line in body),
-            rounding=program.rounding,
+            **common_fields(program, body),
         )
 
 

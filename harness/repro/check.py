@@ -102,8 +102,10 @@ def of_script(path: Path, case: Case, like: Ending) -> Ending:
         )
     except subprocess.TimeoutExpired:
         return Ending(Kind.HUNG, f"no result after {case.deadline + _STARTUP:g} s")
-    if done.returncode < 0 or done.returncode > _DIED:  # as of a command of xla-harness run
-        number = abs(done.returncode) % _DIED
+    number = -done.returncode
+    if case.target.lane != DEFAULT_LANE:  # xla-harness run ends as a shell does
+        number = done.returncode - _DIED
+    if number in {*signal.Signals}:
         return Ending(Kind.CRASHED, signal=signal.Signals(number).name)
     if done.returncode == 0:
         return Ending(Kind.PASSED)
