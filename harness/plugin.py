@@ -78,6 +78,8 @@ def pytest_configure(config: pytest.Config) -> None:
         reusing = case_reuse.plugins(config, settings.in_process, settings.environment)
     except BadInputError as error:
         pytest.exit(f"xla-harness: {error}", returncode=2)
+    if settings.first_cases:
+        xdist_workers.keep_order(config)
     running = Running(config, settings)
     imports = Imports(settings, running)
     collection = Collection(config, settings, expectations, imports)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from harness.frameworks import FRAMEWORKS
@@ -12,20 +12,19 @@ from harness.matrix.cell import Cell
 QUICK, REST = "quick", "rest"  # the parts of a lane's cases
 
 
-def divided(cells: Sequence[Cell], lane: str, cases: Collection[str]) -> list[Cell]:
-    """Split each cell of ``lane`` in two: one for those cases, one for the rest.
+def divided(cells: Sequence[Cell], lane: str, cases: tuple[str, ...]) -> list[Cell]:
+    """Split each cell of ``lane`` in two: one for those cases in their order, one for the rest.
 
     Nothing is split if the stacks have different frameworks: a case then has another id on each.
     """
     frameworks = {frozenset(FRAMEWORKS.keys() & cell.stack.pins.keys()) for cell in cells}
     if not cases or len(frameworks) > 1:
         return list(cells)
-    chosen = tuple(sorted(cases))
     made = []
     for cell in cells:
         if cell.lane == lane:
-            made.append(replace(cell, cases=chosen, part=QUICK))
-            made.append(replace(cell, unless_cases=chosen, part=REST))
+            made.append(replace(cell, cases=cases, part=QUICK))
+            made.append(replace(cell, unless_cases=cases, first=(), part=REST))
         else:
             made.append(cell)
     return made

@@ -36,7 +36,8 @@ _CHOOSE_OR_SHOW = frozenset(
         *("file_or_dir", "keyword", "markexpr", "deselect", "cases", "unless_cases", "first"),
         *("lane", "unless_lane", "topology", "shard", "quick", "expectations", "deadline"),
         *("reuse", "reuse_check", "reuse_seed", "xmlpath", "verbose", "color", "full"),
-        *("numprocesses", "maxprocesses", "tx", "dist", "loadgroup", "testrunuid", "basetemp"),
+        *("numprocesses", "maxprocesses", "maxschedchunk", "tx", "dist", "loadgroup"),
+        *("testrunuid", "basetemp"),
         *("capture", "usepdb", "looponfail", "failedfirst", "lf", "tbstyle", "showcapture"),
     }
 )

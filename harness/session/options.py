@@ -72,7 +72,9 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="NUMBER/COUNT",
         help="one part of several that take equally long by recorded durations, as 2/5",
     )
-    which.addoption("--cases", metavar="FILE", help="only the cases whose ids are its lines")
+    which.addoption(
+        "--cases", metavar="FILE", help="only the cases whose ids are its lines, in their order"
+    )
     which.addoption(
         "--unless-cases", metavar="FILE", help="leave out the cases whose ids are its lines"
     )
@@ -195,7 +197,7 @@ class Settings:
         """Read ``config``; raises BadInputError naming the option."""
         given, sizes = config.getoption("lane"), config.getoption("topology")
         lanes = () if given is None else _split(given)
-        cases = _cases(config)
+        chosen = _cases(config)
         if config.getoption("quick") and not lanes:
             lanes = (QUICK_LANE,)
         _choose_plugin(config, lanes)
@@ -221,9 +223,9 @@ class Settings:
             elsewhere=elsewhere,
             shard=Shard.parse(text) if (text := config.getoption("shard")) else None,
             durations=read_durations(_from_root(config, config.getini("xla_durations"))),
-            cases=cases,
+            cases=None if chosen is None else frozenset(chosen),
             unless_cases=frozenset(_cases_in(config, "unless_cases")),
-            first_cases=_cases_in(config, "first"),
+            first_cases=_cases_in(config, "first") or chosen or (),
             long="" if _chooses(config) else config.getini("xla_long"),
             deadline=_number(config, "--deadline", above=0),
             limits=Limits(
@@ -361,8 +363,8 @@ def _updates_golden(config: pytest.Config) -> bool:
     return wanted
 
 
-def _cases(config: pytest.Config) -> frozenset[str] | None:
-    """Return the ids of the cases to run, or None for all."""
+def _cases(config: pytest.Config) -> tuple[str, ...] | None:
+    """Return the ids of the cases to run, in their file's order, or None for all."""
     path = Path(given) if (given := config.getoption("cases")) else None
     if config.getoption("quick"):
         if path is not None:
@@ -370,7 +372,7 @@ def _cases(config: pytest.Config) -> frozenset[str] | None:
         path = _from_root(config, config.getini("xla_quick"))
         if path is None:
             raise BadInputError("--quick: expected ini xla_quick, a file of cases")
-    return None if path is None else frozenset(read_cases(path))
+    return None if path is None else read_cases(path)
 
 
 def _cases_in(config: pytest.Config, option: str) -> tuple[str, ...]:

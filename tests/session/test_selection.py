@@ -168,10 +168,31 @@ def test_programs(number):
 
 def test_the_quick_cases_run_where_they_were_measured(project: Project) -> None:
     project.write("test_inner.py", QUICK)
-    (project.path / "quick.txt").write_text("test_inner.py::test_programs[virtual-tpu-1-2]\n")
+    chosen = ["test_programs[virtual-tpu-1-2]", "test_programs[virtual-tpu-1-0]"]
+    (project.path / "quick.txt").write_text("".join(f"test_inner.py::{name}\n" for name in chosen))
     ran = project.run("--quick", "-o", "xla_quick=quick.txt")
     assert ran.code == 0
-    assert list(ran.cases) == ["test_programs[virtual-tpu-1-2]"]
+    assert list(ran.cases) == chosen
+
+
+FIRST = """
+@pytest.mark.parametrize("number", range(160))
+def test_case(number):
+    with open("ran", "a") as file:
+        file.write(f"{number}\\n")
+"""
+
+
+def test_workers_share_the_first_cases(project: Project) -> None:
+    project.write("test_inner.py", FIRST)
+    first = range(159, 139, -1)
+    lines = (f"test_inner.py::test_case[{number}]\n" for number in first)
+    (project.path / "first.txt").write_text("".join(lines))
+    assert project.run("-n", "2", "--first", "first.txt").code == 0
+    ran = [*map(int, (project.path / "ran").read_text().split())]
+    # Each worker has two cases at least, so another one may come in between.
+    assert set(ran[: len(first) - 4]) < set(first)
+    assert sorted(ran) == [*range(160)]
 
 
 @pytest.mark.parametrize(
