@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.pallas import tpu as pltpu
 
 from suites.multislice_flash_attention import ragged
 from suites.shared.jax_releases import needs_tpu_interpret_mode
@@ -30,10 +31,9 @@ def quantized(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.clip(np.rint(x / scales * 127.5), -128, 127).astype(np.int8), scales
 
 
-def cache(kv_heads: int, heads: int = 8) -> tuple[np.ndarray, ...]:
+def cache(kv_heads: int, heads: int = 8, sequences: int = 4) -> tuple[np.ndarray, ...]:
     """Return queries, pages of keys and of values, and the pages of each sequence."""
     random = np.random.default_rng(8850)
-    sequences = len(LENGTHS)
     q = random.standard_normal((sequences, heads, WIDTH), np.float32) / 4
     shape = kv_heads, sequences * PAGES, PAGE, WIDTH
     k, v = (random.standard_normal(shape, np.float32) for _ in range(2))
@@ -42,12 +42,17 @@ def cache(kv_heads: int, heads: int = 8) -> tuple[np.ndarray, ...]:
 
 
 def expected(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, places: np.ndarray, cap: float | None
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    places: np.ndarray,
+    cap: float | None,
+    lengths: np.ndarray = LENGTHS,
 ) -> np.ndarray:
     """Return attention of each sequence's one query; zero where there is no key."""
     group = q.shape[1] // k.shape[0]
     results = np.zeros(q.shape)
-    for row, (length, own) in enumerate(zip(LENGTHS, places, strict=True)):
+    for row, (length, own) in enumerate(zip(lengths, places, strict=True)):
         for head in range(q.shape[1] if length else 0):
             keys, values = (
                 array[head // group, own].reshape(-1, WIDTH)[:length].astype(np.float64)
@@ -97,10 +102,67 @@ def test_paged_attention(name: str, subtests: pytest.Subtests) -> None:
             )
 
 
+@pytest.mark.parametrize("inline", [True, False])
+def test_every_other_sequence(inline: bool, subtests: pytest.Subtests) -> None:
+    """Of two cores each has every other sequence; the other core's are empty, so one is enough."""
+    from jax.experimental.pallas.ops.tpu.paged_attention import paged_attention
+
+    heads = 2 if inline else 16  # the kernel has two layouts
+    q, k, v, places = cache(2, heads, 8)
+    q, keys, values = (np.asarray(each.astype(jnp.bfloat16)) for each in (q, k, v))
+    own = np.array([33, 0, 0, 16], np.int32)
+    for core, lengths in enumerate((np.insert(own, range(4), 0), np.insert(own, range(1, 5), 0))):
+        result = paged_attention(
+            q,
+            k,
+            v,
+            lengths,
+            places,
+            pages_per_compute_block=1,
+            megacore_mode="batch",
+            inline_seq_dim=inline,
+        )
+        with subtests.test(core=1 - core):
+            assert result.dtype == q.dtype
+            oracle = expected(q, keys, values, places, None, lengths)
+            np.testing.assert_allclose(
+                np.asarray(result, np.float32)[lengths > 0], oracle[lengths > 0], atol=2**-6
+            )
+
+
+HEADS = {"a group": 2, "eight groups": 16}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name != "a group")) for name in HEADS]
+)
+def test_two_cores(name: str) -> None:
+    """Each core has half of the keys' heads, in the interpreter of JAX that has two."""
+    from jax.experimental.pallas.ops.tpu.paged_attention import paged_attention
+
+    q, k, v, places = cache(2, HEADS[name], 2)
+    keys, values = (np.asarray(each.astype(jnp.bfloat16)).astype(np.float32) for each in (k, v))
+    lengths = np.array([20, 32], np.int32)
+    two = pltpu.InterpretParams(num_cores_per_device=2)
+    with pltpu.force_tpu_interpret_mode(two):
+        result = paged_attention(
+            q,
+            k,
+            v,
+            lengths,
+            places,
+            pages_per_compute_block=1,
+            megacore_mode="kv_head",
+            inline_seq_dim=name == "a group",
+        )
+    oracle = expected(q, keys, values, places, None, lengths)
+    np.testing.assert_allclose(np.asarray(result), oracle, rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize("mode", ["kv_head", "batch"])
 @pytest.mark.parametrize("inline", [True, False])
 def test_two_cores_are_lowered(mode: str, inline: bool) -> None:
-    """With two cores of a chip, which only a TPU has: the kernel waits forever on one."""
+    """On one core the kernel would wait forever for what the other one fetches."""
     from jax.experimental.pallas.ops.tpu.paged_attention import paged_attention
 
     q, k, v, places = cache(2)
