@@ -43,20 +43,19 @@ def cache(kv_heads: int, heads: int = 8, sequences: int = 4) -> tuple[np.ndarray
 
 def expected(
     q: np.ndarray,
-    k: np.ndarray,
-    v: np.ndarray,
+    pages: tuple[np.ndarray, np.ndarray],
     places: np.ndarray,
     cap: float | None,
     lengths: np.ndarray = LENGTHS,
 ) -> np.ndarray:
     """Return attention of each sequence's one query; zero where there is no key."""
-    group = q.shape[1] // k.shape[0]
+    group = q.shape[1] // pages[0].shape[0]
     results = np.zeros(q.shape)
     for row, (length, own) in enumerate(zip(lengths, places, strict=True)):
         for head in range(q.shape[1] if length else 0):
             keys, values = (
                 array[head // group, own].reshape(-1, WIDTH)[:length].astype(np.float64)
-                for array in (k, v)
+                for array in pages
             )
             scores = keys @ q[row, head].astype(np.float64)
             if cap is not None:
@@ -94,7 +93,7 @@ def test_paged_attention(name: str, subtests: pytest.Subtests) -> None:
         result = paged_attention(
             q, *given, LENGTHS, places, pages_per_compute_block=block, **options
         )
-        oracle = expected(q, keys[0], keys[1], places, cap)
+        oracle = expected(q, (keys[0], keys[1]), places, cap)
         error = 1e-2 if kind == "int8" else 1e-4
         with subtests.test(kind=kind):
             np.testing.assert_allclose(
@@ -124,7 +123,7 @@ def test_every_other_sequence(inline: bool, subtests: pytest.Subtests) -> None:
         )
         with subtests.test(core=1 - core):
             assert result.dtype == q.dtype
-            oracle = expected(q, keys, values, places, None, lengths)
+            oracle = expected(q, (keys, values), places, None, lengths)
             np.testing.assert_allclose(
                 np.asarray(result, np.float32)[lengths > 0], oracle[lengths > 0], atol=2**-6
             )
@@ -155,7 +154,7 @@ def test_two_cores(name: str) -> None:
             megacore_mode="kv_head",
             inline_seq_dim=name == "a group",
         )
-    oracle = expected(q, keys, values, places, None, lengths)
+    oracle = expected(q, (keys, values), places, None, lengths)
     np.testing.assert_allclose(np.asarray(result), oracle, rtol=1e-3, atol=1e-4)
 
 
@@ -215,7 +214,7 @@ def test_reference(subtests: pytest.Subtests) -> None:
     for cap in (None, 0.0, 0.8):
         with subtests.test(cap=cap):
             got = reference(q, *whole, LENGTHS, cap)
-            own = expected(q, k, v, places, cap or None)
+            own = expected(q, (k, v), places, cap or None)
             present = LENGTHS > 0
             np.testing.assert_allclose(np.asarray(got)[present], own[present], rtol=1e-4, atol=1e-5)
 
@@ -271,7 +270,7 @@ def test_wrong_pages_are_refused(subtests: pytest.Subtests) -> None:
     present = LENGTHS > 0
     np.testing.assert_allclose(
         np.asarray(paged_attention(**right))[present],
-        expected(q, k, v, places, None)[present],
+        expected(q, (k, v), places, None)[present],
         rtol=2e-2,
         atol=1e-2,
     )

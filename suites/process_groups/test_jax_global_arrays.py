@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -78,6 +79,84 @@ def test_from_local_data(topology: Topology) -> None:
 
     for name, joined in on_ranks(rank, topology).items():
         np.testing.assert_array_equal(np.concatenate(joined), value, err_msg=name)
+
+
+@since_0_5
+@pytest.mark.topologies("8@host")
+def test_parts_of_other_processes(topology: Topology, subtests: pytest.Subtests) -> None:
+    """A process sees which parts of an array others have; it may have none, and reads none."""
+    value, first, second = _value(8), [0, 1, 2, 3], [4, 5, 6, 7]
+
+    def refused(error: type[Exception], operation: Callable[[], Any]) -> bool:
+        try:
+            operation()
+        except error:
+            return True
+        return False
+
+    def rank(number: int) -> dict[str, Any]:
+        here = NamedSharding(mesh_of_devices((first, second)[number]), Spec("x"))
+        there = NamedSharding(mesh_of_devices((second, first)[number]), Spec("x"))
+        everywhere = NamedSharding(there.mesh, Spec())
+        of_index, of_parts = jax.make_array_from_callback, jax.make_array_from_single_device_arrays
+        shape, float32 = value.shape, np.float32
+        read: list[Any] = []
+        nothing = of_index(shape, there, read.append, dtype=float32)
+        same = of_parts(shape, there, [], dtype=float32)
+        spread_out = spread(value, mesh_of(8), Spec("x"))
+        whole = spread(value, mesh_of(8), Spec())
+        shards = {shard.device.id: shard for shard in spread_out.global_shards}
+        own = dict(zip("ab", (value[:4], value[4:]), strict=True))
+        at = {"a": spread_out.sharding, "b": here}
+        tree = jax.make_array_from_process_local_data(
+            at, own, {"a": (8, 3) if number == 0 else None, "b": None}
+        )
+        return {
+            "nothing": (nothing.shape, nothing.addressable_shards, read) == (shape, [], []),
+            "of no parts": (same.shape, same.dtype, same.addressable_shards) == (shape, "f4", []),
+            "addressable": [
+                (at.is_fully_addressable, len(at.addressable_devices)) for at in (here, there)
+            ]
+            == [(True, 4), (False, 0)],
+            "one device": [
+                jax.sharding.SingleDeviceSharding(jax.devices()[n]).is_fully_addressable
+                for n in (first[0], second[0])
+            ]
+            == [number == 0, number == 1],
+            "whose parts": [n for n, shard in sorted(shards.items()) if shard.data is not None]
+            == [d.id for d in jax.local_devices()],
+            "which parts": all(
+                np.array_equal(value[shard.index], value[n : n + 1]) and shard.replica_id == 0
+                for n, shard in shards.items()
+            ),
+            "rows": np.array_equal(np.stack(list(whole)), value),
+            "a part": np.array_equal(whole.addressable_data(2), value),
+            "a tree": all(
+                np.array_equal(part, own["a"][n % 4 : n % 4 + 1])
+                for n, part in parts(tree["a"]).items()
+            )
+            and np.array_equal(tree["b"], own["b"]),
+            "no dtype": refused(ValueError, lambda: of_index(shape, there, read.append)),
+            "no dtype of parts": refused(ValueError, lambda: of_parts(shape, there, [])),
+            "not read": all(
+                refused(RuntimeError, partial(np.asarray, array))
+                for array in (
+                    nothing,
+                    spread_out,
+                    of_index(shape, everywhere, value.__getitem__, float32),
+                )
+            ),
+            "no rows": refused(AssertionError, lambda: list(spread_out)),
+            "closed over": refused(RuntimeError, jax.jit(lambda: spread_out + 1)),
+            "no such shape": refused(
+                ValueError,
+                lambda: jax.make_array_from_process_local_data(here, value, (None, 3)),
+            ),
+        }
+
+    for number, right in enumerate(run_jax_ranks(rank, topology)):
+        with subtests.test(rank=number):
+            assert [name for name, is_right in right.items() if not is_right] == []
 
 
 @since_0_5

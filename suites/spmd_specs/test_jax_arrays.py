@@ -144,12 +144,17 @@ def test_scalars(subtests: pytest.Subtests) -> None:
                     assert list(range(9))[scalar] == number if number > 0 else True
                     assert operator.index(scalar) == number
                     assert (hex(scalar), oct(scalar)) == (hex(number), oct(number))
+                    assert (scalar.__hex__(), scalar.__oct__()) == (hex(number), oct(number))
                 for raises in (len, list):
                     with pytest.raises(TypeError):
                         raises(scalar)
     for function in (float, int, complex, operator.index):
         with subtests.test(function=function.__name__), pytest.raises(TypeError):
             function(jnp.arange(2.0))
+        with subtests.test("of one element", function=function.__name__), pytest.raises(TypeError):
+            function(jnp.ones(1))
+    with subtests.test("nothing is not false"), pytest.raises((TypeError, ValueError)):
+        bool(jnp.zeros(0))
     with subtests.test("no index"), pytest.raises(TypeError):
         operator.index(jnp.float32(2))
 
@@ -442,6 +447,33 @@ def test_converted(subtests: pytest.Subtests) -> None:
             assert again.weak_type == (type(number) in (int, float))
             wide = "float32" if again.dtype == "float32" and not again.weak_type else "bfloat16"
             assert jnp.result_type(again, jnp.bfloat16) == wide
+
+
+def test_shared_with_numpy(subtests: pytest.Subtests) -> None:
+    """An array in the host's memory is read in place, or copied; one in two parts is refused."""
+    jax.config.update("jax_num_cpu_devices", 2)
+    hosts = jax.devices("cpu")
+    array = jax.device_put(VALUE, hosts[0])
+    own = array.unsafe_buffer_pointer()
+    assert tuple(map(int, array.__dlpack_device__())) == (1, 0)
+    shared = np.from_dlpack(array)
+    np.testing.assert_array_equal(shared, VALUE)
+    assert shared.__array_interface__["data"][0] == own
+    assert not shared.flags.writeable
+    if np.lib.NumpyVersion(np.__version__) >= "2.1.0":
+        for copied in (False, True):
+            with subtests.test(copied=copied):
+                again = np.from_dlpack(array, device="cpu", copy=copied)
+                np.testing.assert_array_equal(again, VALUE)
+                assert (again.__array_interface__["data"][0] != own) == copied
+    divided = jax.device_put(VALUE, NamedSharding(Mesh(np.array(hosts), ("x",)), Spec("x")))
+    for use in (
+        np.from_dlpack,
+        lambda each: each.__dlpack__(),
+        lambda each: each.__dlpack_device__(),
+    ):
+        with subtests.test("two parts"), pytest.raises(BufferError):
+            use(divided)
 
 
 def test_unpickled_numbers() -> None:

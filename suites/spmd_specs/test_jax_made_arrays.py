@@ -67,11 +67,31 @@ def test_made_by_index(subtests: pytest.Subtests) -> None:
         other = make(VALUE.shape, SingleDeviceSharding(jax.devices()[2]), lambda _: own)
         assert other.devices() == {jax.devices()[2]}
         np.testing.assert_array_equal(other, VALUE)
+        free = make(
+            VALUE.shape, SingleDeviceSharding(jax.devices()[0]), lambda _: jnp.asarray(VALUE)
+        )
+        assert free.committed
+    with subtests.test("a number of Python"):
+        number = make((), whole, lambda _: 3)
+        assert (number.dtype, number.weak_type, int(number)) == ("int32", False, 3)
+    with subtests.test("a tuple of parts"):
+        parts = tuple(jax.device_put(VALUE, device) for device in jax.devices())
+        made = jax.make_array_from_single_device_arrays(VALUE.shape, whole, parts, dtype=np.float32)
+        check(made, VALUE, mesh, (None, None))
+        assert made.committed
+    with subtests.test("a tree of shapes"):
+        tree = {"a": VALUE, "b": [VALUE * 2, VALUE * 3]}
+        of_tree = jax.make_array_from_process_local_data
+        for shapes in ({"a": None, "b": (4, 8)}, {"a": (4, 8), "b": [None, (4, 8)]}, (4, 8)):
+            result = of_tree({"a": at, "b": whole}, tree, shapes)
+            check(result["a"], VALUE, mesh, ("x", None))
+            check(result["b"][1], VALUE * 3, mesh, (None, None))
     wrong: dict[str, Callable[[], Any]] = {
         "dtype": lambda: make(VALUE.shape, at, lambda i: VALUE[i], dtype=np.int32),
         "parts' dtype": lambda: jax.make_array_from_single_device_arrays(
             VALUE.shape, alone, [own], dtype=np.int32
         ),
+        "a shape of the tree": lambda: of_tree(at, tree, {"a": None, "b": [(4, 8), (8, 8)]}),
         "traced": lambda: jax.jit(lambda v: make(VALUE.shape, at, lambda i: v[i]))(VALUE),
     }
     for name, operation in wrong.items():
@@ -166,11 +186,21 @@ def test_layouts(subtests: pytest.Subtests) -> None:
         made = jax.make_array_from_callback(VALUE.shape, columns, lambda i: VALUE[i])
         assert made.format.layout.major_to_minor == (1, 0)
         check(made, VALUE, mesh, ("x", "y"))
+        own = jax.device_put(VALUE, jax.devices()[1])
+        assert jax.make_array_from_callback(VALUE.shape, own.format, lambda _: own) is own
+        auto = layout.Format(layout.Layout.AUTO, at)
+        with pytest.raises(TypeError, match="AUTO"):
+            jax.make_array_from_callback(VALUE.shape, auto, lambda i: VALUE[i])
+    with subtests.test("deleted"):
+        own.delete()
+        assert (own.format.layout, own.format.sharding) == (None, own.sharding)
     with subtests.test("in a program"):
         program = jax.jit(lambda v: v * 2, in_shardings=rows, out_shardings=columns)
         result = program(back)
         assert result.format.layout.major_to_minor == (1, 0)
         check(result, VALUE * 2, mesh, ("x", "y"))
+        free = jax.jit(lambda v: v * 2, in_shardings=columns)(jnp.asarray(VALUE))
+        check(free, VALUE * 2, mesh, ("x", "y"))
         compiled = program.lower(VALUE).compile()
         assert compiled.output_formats.layout.major_to_minor == (1, 0)
         with pytest.raises(ValueError, match="ayout"):

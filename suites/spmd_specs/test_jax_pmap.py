@@ -234,7 +234,14 @@ def test_arrays_of_a_map(subtests: pytest.Subtests) -> None:
         np.testing.assert_array_equal(drawn, jax.vmap(lambda k: jax.random.uniform(k, (2,)))(keys))
         folded = jax.pmap(lambda key: jax.random.fold_in(key, 3))(keys)
         expected = jax.vmap(lambda key: jax.random.fold_in(key, 3))(keys)
-        np.testing.assert_array_equal(jax.random.key_data(folded), jax.random.key_data(expected))
+        numbers = jax.random.key_data(expected)
+        np.testing.assert_array_equal(jax.random.key_data(folded), numbers)
+        for number, shard in enumerate(folded.addressable_shards):
+            assert shard.device == jax.devices()[number]
+            np.testing.assert_array_equal(
+                np.squeeze(jax.random.key_data(shard.data)), numbers[number]
+            )
+            assert folded.sharding.devices_indices_map((8,))[shard.device] == shard.index[:1]
 
 
 @until_0_8

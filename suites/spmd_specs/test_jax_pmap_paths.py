@@ -174,6 +174,27 @@ def test_each_part_without_its_dimension(subtests: pytest.Subtests) -> None:
         np.testing.assert_array_equal(np.squeeze(shard.data), own)
 
 
+@pytest.mark.parametrize("whole_rank", [True, False])
+def test_rows_stay_where_they_were_computed(whole_rank: bool, subtests: pytest.Subtests) -> None:
+    """A row of a map's result is taken without a copy, and goes where others of a sum are."""
+    if not hasattr(jax.config, "jax_pmap_no_rank_reduction"):
+        pytest.skip("this release of JAX has no choice")
+    jax.config.update("jax_pmap_no_rank_reduction", whole_rank)
+    array, device = jax.pmap(lambda row: row * 2)(jnp.asarray(VALUE)), jax.devices()[2]
+    indices: list[Any] = [2, (2,), (2, slice(None))]
+    indices += [slice(2, 3), (slice(2, 3), slice(None))] if whole_rank else []
+    for index in indices:
+        with subtests.test(index=str(index)):
+            row = array[index]
+            assert row.devices() == {device}
+            np.testing.assert_array_equal(row, 2 * VALUE[index])
+            both = row + jax.device_put(np.ones(8, np.float32), jax.devices()[1])
+            assert both.devices() == {jax.devices()[1]}
+            np.testing.assert_array_equal(both, 2 * VALUE[index] + 1)
+    for row, own in zip(array, jax.devices(), strict=True):
+        assert row.devices() == {own}
+
+
 def test_functions_with_rules_of_their_own(subtests: pytest.Subtests) -> None:
     """Operation by operation a function's own derivative is not used."""
 

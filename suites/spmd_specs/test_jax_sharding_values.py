@@ -5,11 +5,7 @@ The expected answers are those of Python's tuples and sets, and indices that Num
 
 from __future__ import annotations
 
-import copy
-import io
 import operator
-import pickle
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -18,8 +14,9 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from suites.shared.global_arrays import mesh_of
-from suites.shared.jax_releases import explicit, needs_explicit_axes, since_0_5
+from suites.shared.jax_releases import explicit, needs_explicit_axes, since_0_5, until_0_8
 from suites.spmd_specs.jax_layouts import part
+from suites.spmd_specs.sharding_values import check_values
 
 pytestmark = [
     pytest.mark.lanes("virtual-tpu"),
@@ -44,41 +41,10 @@ needs_reduced = pytest.mark.skipif(
 )
 
 
-class _WithDevices(pickle.Pickler):
-    """Pickles a device as its number, as JAX leaves it to those who pickle shardings."""
-
-    def persistent_id(self, value: Any) -> int | None:
-        return value.id if isinstance(value, jax.Device) else None
-
-
-class _OnTheseDevices(pickle.Unpickler):
-    def persistent_load(self, number: int) -> jax.Device:
-        return jax.devices()[number]
-
-
-def _pickled(value: Any) -> Any:
-    _WithDevices(file := io.BytesIO()).dump(value)
-    file.seek(0)
-    return _OnTheseDevices(file).load()
-
-
 def from_text(spec: PartitionSpec) -> Any:
     """Return the spec that the text of a spec is in Python."""
     text = repr(spec).replace(", unreduced_kind=sum", "")
     return eval(text, {"PartitionSpec": Spec, "P": Spec})  # noqa: S307, of this process
-
-
-def check_values(make: Callable[[Any], Any], arguments: list[Any]) -> None:
-    """Check that values of different arguments differ, and that copies are the same value."""
-    values = [make(argument) for argument in arguments]
-    for number, value in enumerate(values):
-        for same in (make(arguments[number]), copy.copy(value), _pickled(value)):
-            assert same == value
-            assert type(same) is type(value)
-            assert hash(same) == hash(value)
-            assert {value: number}[same] == number
-        assert [other for other in values if other == value] == [value], "no other is equal"
-        assert value != number
 
 
 def test_specs(subtests: pytest.Subtests) -> None:
@@ -207,6 +173,50 @@ def test_single_device_shardings() -> None:
         alone = NamedSharding(Mesh(np.array([device]), ("x",)), Spec("x"), memory_kind=kind)
         assert at != alone
         assert at.is_equivalent_to(alone, 2)
+
+
+@until_0_8
+@pytest.mark.parametrize("whole_rank", [True, False])
+def test_shardings_of_maps(whole_rank: bool, subtests: pytest.Subtests) -> None:
+    """Each of a map's devices has a row, or a column, or the whole; of JAX 0.5 in its dimension."""
+    if not hasattr(jax.config, "jax_pmap_no_rank_reduction"):
+        pytest.skip("this release of JAX has no choice")
+    jax.config.update("jax_pmap_no_rank_reduction", whole_rank)
+    make, devices = jax.sharding.PmapSharding.default, jax.devices()
+    arguments: list[dict[str, Any]] = [
+        *({"shape": (8, 3)}, {"shape": (8,)}, {"shape": (3, 8), "sharded_dim": 1}),
+        *({"shape": (3, 4), "devices": devices[n : n + 3]} for n in (0, 4)),
+        {"shape": (3, 4), "devices": devices[2::-1]},
+        *({"shape": (3, 4), "sharded_dim": None, "devices": devices[:n]} for n in (2, 3)),
+    ]
+    check_values(lambda of: make(**of), arguments)
+    for of in arguments:
+        at, shape, dimension = make(**of), of["shape"], of.get("sharded_dim", 0)
+        own = of.get("devices", devices)
+        numbers = np.arange(np.prod(shape)).reshape(shape)
+        with subtests.test(of=str(of)):
+            assert (at.num_devices, at.device_set) == (len(own), set(own))
+            assert at.is_fully_replicated == (dimension is None)
+            assert at.is_fully_addressable
+            assert at.memory_kind in (None, "device")
+            array = jax.device_put(numbers, at)
+            np.testing.assert_array_equal(array, numbers)
+            assert [shard.device for shard in array.addressable_shards] == own
+            for number, shard in enumerate(array.addressable_shards):
+                part_of = numbers
+                if dimension is not None:
+                    part_of = np.take(numbers, [number] if whole_rank else number, dimension)
+                np.testing.assert_array_equal(shard.data, part_of)
+                np.testing.assert_array_equal(numbers[shard.index], part_of)
+                assert at.shard_shape(shape) == part_of.shape
+                assert shard.replica_id == (number if dimension is None else 0)
+    first = make((8, 3))
+    with subtests.test("devices of another shape"):
+        kind = type(first)
+        assert kind(first.devices.reshape(2, 4), first.sharding_spec) != first
+        assert first != NamedSharding(mesh_of(8), Spec("x"))
+    with subtests.test("not for jit"), pytest.raises(ValueError, match="not allowed"):
+        jax.jit(lambda v: v, in_shardings=first)
 
 
 @needs_explicit_axes
