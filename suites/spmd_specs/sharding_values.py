@@ -34,7 +34,7 @@ def check_values(make: Callable[[Any], Any], arguments: list[Any]) -> None:
     values = [make(argument) for argument in arguments]
     for number, value in enumerate(values):
         for same in (make(arguments[number]), copy.copy(value), _pickled(value)):
-            assert same == value
+            assert same == value, f"{same} is not {value}"
             assert type(same) is type(value)
             assert hash(same) == hash(value)
             assert {value: number}[same] == number
