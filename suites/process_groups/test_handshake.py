@@ -5,9 +5,13 @@ Without it each collective is a program of its own. Ranks that do not agree must
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
+import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -167,13 +171,43 @@ def test_other_graphs(xla_target: Target, subtests: pytest.Subtests, stage: str)
     ask(subtests, xla_target, {"float32": Question(_in_other_graphs, inputs, expected, None)})
 
 
+def test_close(xla_target: Target) -> None:
+    """Closing the handshake stops its threads on each rank, without a warning and at once.
+
+    The ranks find the coordinator by an address of IPv6.
+    """
+    _shake_hands("COMPILE_STAGE")
+    inputs, backend = ranks_of(xla_target.topology.total, (4, 3)), BACKENDS[xla_target.framework]
+
+    def close(number: int) -> tuple[np.ndarray, list[bool], list[str]]:
+        from torch_tpu._internal.distributed.handshake import Handshake
+
+        device = backend.join()
+        os.environ["MASTER_ADDR"] = "::ffff:127.0.0.1"  # from now on only the handshake reads it
+        y = _counted(
+            _doubled(Rank(number, device, None, ())), torch.tensor(inputs[number]).to(device)
+        )
+        values = y.cpu().numpy()
+        backend.settle()
+        states, warnings = [_is_shaking_hands()], _Warnings()
+        logging.getLogger("absl").addHandler(warnings)
+        Handshake().close()
+        Handshake().close()  # which does nothing
+        return values, [*states, _is_shaking_hands()], warnings.messages
+
+    total = oracle.all_reduce(inputs, "sum")[0]
+    for values, states, warnings in run_ranks(close, xla_target.topology):
+        np.testing.assert_array_equal(values, np.append(2 * total + 1, np.float32(1)))
+        assert (states, warnings) == ([True, False], [])
+
+
 def test_a_rank_that_does_not_come(xla_target: Target) -> None:
-    """The others fail in time, whether they wait at the coordinator or are it."""
+    """The others fail after the timeout, whether they wait at the coordinator or are it."""
     _shake_hands("COMPILE_STAGE")
     os.environ["TORCH_TPU_INTERNAL_HANDSHAKE_TIMEOUT_S"] = "2"
-    errors = _errors(xla_target, lambda number: number != 3)
-    assert errors[3] == ""
-    assert [bool(error) for error in errors[:3]] == [True] * 3, errors
+    *waiting, absent = _errors(xla_target, lambda number: number != 3)
+    assert absent[0] == ""
+    assert all(error and seconds >= 2 for error, seconds in waiting), waiting
 
 
 @pytest.mark.parametrize(
@@ -191,25 +225,44 @@ def test_wrong_settings(xla_target: Target, name: str, value: str, message: str)
         other.bind(("127.0.0.1", 0))
         other.listen()
         os.environ[name] = str(other.getsockname()[1]) if value == "taken" else value
-        error = _errors(xla_target, lambda number: number == 0)[0]
+        error, _ = _errors(xla_target, lambda number: number == 0)[0]
     assert message in error
 
 
-def _errors(target: Target, comes: Callable[[int], bool]) -> list[str]:
-    """Return what the compilation raises on each rank that comes to it, or ""."""
+class _Warnings(logging.Handler):
+    """Handler that keeps what is logged as a warning or as an error."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+
+
+def _is_shaking_hands() -> bool:
+    """Return whether this process has threads for the handshake, in Python or in ZeroMQ."""
+    threads = [task.read_text() for task in Path("/proc/self/task").glob("*/comm")]
+    threads += [thread.name for thread in threading.enumerate()]
+    return any(name.startswith(("ZMQ", "Handshake")) for name in threads)
+
+
+def _errors(target: Target, comes: Callable[[int], bool]) -> list[tuple[str, float]]:
+    """Return what the compilation raises on each rank that comes to it, or "", and its seconds."""
     inputs, backend = ranks_of(target.topology.total, (4, 3)), BACKENDS[target.framework]
 
-    def compile_there(number: int) -> str:
+    def compile_there(number: int) -> tuple[str, float]:
         device = backend.join()
         x = torch.tensor(inputs[number], device=device)
         x.cpu()
-        error = ""
+        error, start = "", time.monotonic()
         if comes(number):
             try:
                 _compiled(_doubled(Rank(number, device, None, ())), [])(x)
             except Exception as raised:  # the compiler wraps it
                 error = f"{type(raised).__name__}: {raised}"
+        seconds = time.monotonic() - start
         dist.barrier()
-        return error
+        return error, seconds
 
     return run_ranks(compile_there, target.topology)

@@ -7,6 +7,7 @@ Whether a mesh is laid out well inside of a slice only hardware shows.
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from harness.job.ranks import run_ranks
 from harness.lanes.events import EventLog
-from harness.model.topology import Target
+from harness.model.topology import Target, Topology
 from suites.process_groups.jobs import check
 from suites.shared.backends import BACKENDS
 from suites.shared.tensors import to_numpy, to_torch
@@ -91,7 +92,7 @@ def test_layouts(xla_target: Target, tpu_events: EventLog, subtests: pytest.Subt
             assert all(np.array_equal(mesh, meshes[0]) for mesh in meshes)
             assert meshes[0].shape == layout.shape
             assert sorted(meshes[0].flat) == list(range(topology.total))
-            _check_slices(meshes[0] // topology.devices, layout.parts)
+            _check_slices(meshes[0], topology, layout.parts)
             for axis in range(len(layout.shape)):
                 answers = [of_rank[name][1][axis] for of_rank in ranks]
                 check(answers, _sums(inputs, meshes[0], axis))
@@ -115,42 +116,80 @@ def test_split_of_one_slice(xla_target: Target) -> None:
         assert "do not expose a 'slice_index' attribute" in messages["split"]
 
 
-# What is asked of one slice: the mesh's shape, options, and over how many axes of the grid each of
-# its axes must run; or that it is a ring of neighbours, or the error.
+@pytest.mark.topologies("2x2@chip")
+def test_ranks_in_another_order(xla_target: Target) -> None:
+    """The second slice has the first ranks: a mesh begins with the first slice's ranks anyway."""
+    topology, backend = xla_target.topology, BACKENDS[xla_target.framework]
+    half = topology.devices
+
+    def ask(number: int) -> tuple[list[list[int]], list[int], float, list[int]]:
+        rank = (number + half) % topology.total
+        os.environ["RANK"] = str(rank)
+        x = torch.full((1,), 2.0**rank, device=backend.join())
+        mesh = DeviceMesh("tpu", _mesh((2, half), None))
+        dist.all_reduce(x, group=mesh.get_group(1))
+        chips = [device.id for device in torch.tpu.pallas.get_pallas_mesh("ranks").devices]
+        backend.settle()
+        return mesh.mesh.tolist(), [*(mesh.get_coordinate() or ())], x.item(), chips
+
+    for number, answers in enumerate(run_ranks(ask, topology)):
+        of_slice = number // half
+        total = [12.0, 3.0][of_slice]
+        assert answers == ([[2, 3], [0, 1]], [of_slice, number % half], total, [2, 3, 0, 1])
+
+
+def _there_and_back(index: np.ndarray) -> tuple[np.ndarray | int, ...]:
+    """Return the chip on a grid of 2 x 4: two rows in order, then the other two from the end."""
+    number = np.where(index < 4, index, 11 - index)
+    return number % 2, number // 2, 0
+
+
+# What is asked of one slice: the mesh's shape, options, and the chip of each index of the mesh, as
+# (x, y, z); or that it is a ring of neighbours, or the error. The last axis of a mesh has the most
+# traffic: it takes whole axes of the grid, and of a divided one the neighbours.
 RING = "ring"
-PLACED: dict[str, dict[str, tuple[tuple[object, ...], Options, Shape | str]]] = {
+Chips = Callable[..., tuple[np.ndarray | int, ...]]
+SPLIT = {"allow_split_physical_axes": True}
+CONTIGUOUS = {"contiguous_submeshes": True}
+PLACED: dict[str, dict[str, tuple[tuple[object, ...], Options, Chips | str]]] = {
     "v6e:2x2": {
         "ring": ((4,), {}, RING),
         "ring-of-rows": ((1, 4), {}, RING),
         "product": ((3,), {}, "Number of devices 4 must equal the product of mesh_shape"),
         "no-number": (("x",), {}, "should be a sequence of ints"),
     },
+    # Rows of two there, and the same rows from right to left back: every other step is two chips.
+    "v6e:2x4": {
+        "line": ((8,), {}, _there_and_back),
+        "line-and-back": ((2, 4), {}, lambda i, j: _there_and_back(4 * i + j)),
+    },
     "v6e:4x4": {
         "ring": ((16,), {}, RING),
         "ring-behind-trivial": ((1, 16), {}, RING),
-        "axes": ((4, 4), {}, (1, 1)),
-        "split": ((2, 2, 4), {"allow_split_physical_axes": True}, (1, 1, 1)),
+        "axes": ((4, 4), {}, lambda i, j: (j, i, 0)),
+        "split": ((2, 2, 4), SPLIT, lambda i, j, k: (k, 2 * i + j, 0)),
+        "split-of-halves": ((2, 8), SPLIT, lambda i, j: (j // 2, 2 * i + j % 2, 0)),
         "not-split": ((2, 2, 4), {}, "size 2 with remaining assignable mesh"),
-        "contiguous": ((4, 4), {"contiguous_submeshes": True}, "cannot create contiguous"),
+        "contiguous": ((4, 4), CONTIGUOUS, "cannot create contiguous"),
     },
     "v5p:2x2x2": {"ring": ((8,), {}, RING), "last-ring": ((1, 8, 1), {}, RING)},
     "v4:2x2x4": {
-        "axes": ((4, 4), {}, (1, 2)),
-        "plane-first": ((2, 8), {}, (1, 2)),
-        "all": ((16,), {}, (3,)),
-        "split": ((2, 2, 2, 2), {"allow_split_physical_axes": True}, (1, 1, 1, 1)),
-        "split-into-unlike": ((8, 2), {"allow_split_physical_axes": True}, (2, 1)),
+        "axes": ((4, 4), {}, lambda i, j: (j // 2, j % 2, i)),
+        "plane-first": ((2, 8), {}, lambda i, j: (j // 4, i, j % 4)),
+        "all": ((16,), {}, lambda i: (i // 8, i // 4 % 2, i % 4)),
+        "split": ((2, 2, 2, 2), SPLIT, lambda i, j, k, m: (m, k, 2 * i + j)),
+        "split-into-unlike": ((8, 2), SPLIT, lambda i, j: (j, i // 4, i % 4)),
         "not-split": ((2, 2, 2, 2), {}, "size 2 with remaining assignable mesh"),
-        "contiguous": ((4, 4), {"contiguous_submeshes": True}, (1, 2)),
-        "contiguous-behind-trivial": ((4, 1, 4), {"contiguous_submeshes": True}, (1, 0, 2)),
-        "contiguous-of-two": ((2, 8), {"contiguous_submeshes": True}, "Available mesh_shapes"),
+        "contiguous": ((4, 4), CONTIGUOUS, lambda i, j: (j // 2, j % 2, i)),
+        "contiguous-behind-trivial": ((4, 1, 4), CONTIGUOUS, lambda i, _, k: (k // 2, k % 2, i)),
+        "contiguous-of-two": ((2, 8), CONTIGUOUS, "Available mesh_shapes"),
     },
 }
 
 
 @pytest.mark.topologies(*(f"{grid}@chip" for grid in PLACED))
 def test_places(xla_target: Target, subtests: pytest.Subtests) -> None:
-    """All ranks are in the mesh once, and those beside each other on an axis are on the grid."""
+    """Each index of a mesh has the chip that the grid gives it, or the mesh is a ring."""
     topology, backend = xla_target.topology, BACKENDS[xla_target.framework]
     requests = PLACED[topology.slice]
 
@@ -171,11 +210,11 @@ def test_places(xla_target: Target, subtests: pytest.Subtests) -> None:
             assert (error, mesh.shape) == ("", shape)
             assert sorted(mesh.flat) == list(range(topology.total))
             places = np.stack(np.unravel_index(mesh, topology.bounds[::-1])[::-1], -1)
-            if expected == RING:
-                line = places.reshape(-1, 3)
-                assert set(np.abs(line - np.roll(line, 1, 0)).sum(1)) == {1}
+            if isinstance(expected, str):
+                _check_ring(places)
             else:
-                assert _axes_of_grid(places) == expected
+                chips = expected(*np.indices(mesh.shape))
+                assert np.array_equal(places, np.stack(np.broadcast_arrays(*chips), -1))
 
 
 def _guard() -> bytes | None:
@@ -204,15 +243,16 @@ def _asked(
     return mesh.mesh.numpy(), sums
 
 
-def _check_slices(slices: np.ndarray, parts: Shape) -> None:
-    """Check that a mesh of slice numbers consists of so many equal parts of one slice each."""
-    inner = tuple(extent // part for extent, part in zip(slices.shape, parts, strict=True))
-    slices_seen = []
-    for part in np.ndindex(parts):
+def _check_slices(mesh: np.ndarray, topology: Topology, parts: Shape) -> None:
+    """Check that a mesh of ranks has so many equal parts, in the order of the slices.
+
+    Each is a ring of neighbours on its slice's grid of two rows.
+    """
+    inner = tuple(extent // part for extent, part in zip(mesh.shape, parts, strict=True))
+    for number, part in enumerate(np.ndindex(parts)):
         of = tuple(slice(at * n, (at + 1) * n) for at, n in zip(part, inner, strict=True))
-        (number,) = set(slices[of].flat)
-        slices_seen.append(int(number))
-    assert sorted(slices_seen) == list(range(len(slices_seen)))
+        assert set((mesh[of] // topology.devices).flat) == {number}
+        _check_ring(np.stack(np.divmod(mesh[of] % topology.devices, 2), -1))
 
 
 def _sums(inputs: list[np.ndarray], mesh: np.ndarray, axis: int) -> list[np.ndarray]:
@@ -255,13 +295,7 @@ def _placed(shape: tuple[object, ...], options: Options) -> tuple[np.ndarray, st
         return np.empty(0), str(error)
 
 
-def _axes_of_grid(places: np.ndarray) -> Shape:
-    """Return for each axis of a mesh over how many axes of the grid its chips form a box."""
-    counts = []
-    for axis in range(places.ndim - 1):
-        lines = np.moveaxis(places, axis, -2).reshape(-1, places.shape[axis], 3)
-        extents = [[len(set(line[:, at])) for at in range(3)] for line in lines]
-        assert all(extent == extents[0] for extent in extents)
-        assert np.prod(extents[0]) == places.shape[axis]
-        counts.append(sum(extent > 1 for extent in extents[0]))
-    return tuple(counts)
+def _check_ring(places: np.ndarray) -> None:
+    """Check that each chip is a neighbour of the one before it, and the first of the last."""
+    line = places.reshape(-1, places.shape[-1])
+    assert set(np.abs(line - np.roll(line, 1, 0)).sum(1)) == {1}

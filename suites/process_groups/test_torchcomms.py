@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from harness.isolation.ranks import fork_ranks
 from harness.job.ranks import run_ranks
 from harness.model.topology import Target
 from harness.oracles import collectives as oracle
 from suites.process_groups.asking import ask
-from suites.process_groups.jobs import Program, Question, Rank
+from suites.process_groups.jobs import Program, Question, Rank, check
 from suites.process_groups.programs import question
 from suites.shared.backends import BACKENDS
 from suites.shared.groups import layout
@@ -330,6 +332,27 @@ def test_finalized(xla_target: Target, subtests: pytest.Subtests) -> None:
     ask(subtests, xla_target, {"float32": replace(of_sum, program=_over(calls))})
 
 
+def _alone(_: int) -> tuple[object, ...]:
+    """Return what a communicator says that no launcher gave variables, and refuse wrong devices."""
+    from torch_tpu._internal.distributed.torchcomm_tpu import (
+        create_torchcomms_tpu,
+        is_torchcomms_registered,
+    )
+
+    for name in ("RANK", "WORLD_SIZE"):
+        os.environ.pop(name, None)
+    os.environ["LOCAL_RANK"] = "3"
+    comm = create_torchcomms_tpu("tpu", device="cpu")
+    for name, expected in (("tpu:x", "'privateuseone:x'"), ("gpux", "gpux")):
+        with pytest.raises(RuntimeError, match=expected):
+            create_torchcomms_tpu("tpu", device=name)
+        with pytest.raises(RuntimeError, match=expected):
+            comm.init(name)
+    comm.init(torch.device("meta"))
+    comm.init()
+    return comm.rank, comm.size, comm.name, comm.device_type, is_torchcomms_registered()
+
+
 def test_before_joining(xla_target: Target) -> None:
     """Without a process group a communicator reduces nothing; torchcomms's variables come first."""
     backend = BACKENDS[xla_target.framework]
@@ -346,8 +369,30 @@ def test_before_joining(xla_target: Target) -> None:
         backend.settle()
         return comm.rank, comm.size, comm.get_backend()
 
+    assert fork_ranks(_alone, 1, deadline=50) == [(3, 1, "torchcomm_tpu_3_1", "meta", False)]
     ranks = run_ranks(ask_rank, xla_target.topology)
     assert ranks == [(0, 4, None), (7, 9, None), (2, 4, None), (7, 9, None)]
+
+
+def test_store(xla_target: Target, tmp_path: Path) -> None:
+    """With a store it makes a process group of its own."""
+    inputs, world = ranks_of(xla_target.topology.total, (4, 3)), xla_target.topology.total
+    backend = BACKENDS[xla_target.framework]
+
+    def ask_rank(number: int) -> np.ndarray:
+        from torch_tpu._internal.distributed.torchcomm_tpu import create_torchcomms_tpu
+
+        device = backend.join()
+        store = dist.FileStore(str(tmp_path / "store"), world)
+        comm = create_torchcomms_tpu("tpu", device="tpu:0", store=store)
+        assert comm.get_backend() is not dist.group.WORLD
+        total = torch.tensor(inputs[number], device=device)
+        comm.all_reduce(total)
+        values = total.cpu().numpy()
+        backend.settle()
+        return values
+
+    check(run_ranks(ask_rank, xla_target.topology), oracle.all_reduce(inputs, "sum"))
 
 
 def test_split(xla_target: Target, subtests: pytest.Subtests) -> None:
