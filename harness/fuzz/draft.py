@@ -98,6 +98,7 @@ class Draft:
         mesh: which the program's shardings are about.
         writer: the framework's.
         is_explicit: whether the mesh's axes are part of the arrays' types.
+        is_checked: whether JAX is to know which parts of a mapped function are the same, if it can.
         arguments: the values that the program takes, each with its text and how it is divided.
         values: all values, the newest last.
         lines: the program's statements.
@@ -108,6 +109,7 @@ class Draft:
     mesh: MeshShape
     writer: Writer
     is_explicit: bool = False
+    is_checked: bool = False
     arguments: list[tuple[DraftValue, str, Spec]] = field(default_factory=list)
     values: list[DraftValue] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)

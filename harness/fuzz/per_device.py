@@ -6,24 +6,29 @@ NumPy divides the operand, computes each device's part and puts the results toge
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from harness.fuzz.draft import Draft, MeshShape, Spec, spec_text, type_text
+from harness.fuzz.draft import FLOATS, Draft, MeshShape, Spec, spec_text, type_text
 from harness.oracles import collectives
 
 Parts = list[np.ndarray]  # in the mesh's own order
 _PART = "PART"  # stands for the part in the text of a statement
+_WEIGHTS = "lambda w"
 
 
 @dataclass(frozen=True)
 class _Held:
-    """What each device holds after a statement: a part of this shape, which ``spec`` places."""
+    """What each device holds after a statement: a part of this shape, which ``spec`` places.
+
+    Along an axis that is not among ``varying`` JAX knows that all devices hold the same.
+    """
 
     shape: tuple[int, ...]
     spec: Spec
     dtype: str
+    varying: frozenset[str]
 
 
 _Statement = tuple[str, Callable[[Parts], Parts], _Held]
@@ -36,7 +41,7 @@ def per_device(draft: Draft) -> bool:
         return False
     spec = draft.spec(x.shape, even=True)
     shape = tuple(n // mesh.number(axes) for n, axes in zip(x.shape, spec, strict=True))
-    held, text, computes = _Held(shape, spec, x.dtype), _PART, []
+    held, text, computes = _Held(shape, spec, x.dtype, _axes_of(spec)), _PART, []
     for _ in range(draft.within(1, 3)):
         if statement := draft.of(_STATEMENTS)(draft, held):
             line, compute, held = statement
@@ -52,18 +57,26 @@ def per_device(draft: Draft) -> bool:
     parts = parts_of(x.array)
     if not computes or parts[0].size * mesh.count > 1024 or not _agree(parts, held.spec, mesh):
         return False
-    named = {axis for each in (*spec, *held.spec) for axis in each}
+    named = _axes_of(spec) | _axes_of(held.spec)
     named |= {axis for axis in mesh.axes if f'"{axis}"' in text}
     is_partial = bool(named) and named != set(mesh.axes) and draft.coin()
     axes = f", axis_names={{{{{', '.join(map(repr, sorted(named)))}}}}}" if is_partial else ""
+    # JAX takes a function's gradient only if it knows which of its parts are the same.
+    is_checked = draft.is_checked and held.varying <= _axes_of(held.spec)
     specs = f"in_specs={spec_text(spec)}, out_specs={spec_text(held.spec)}"
     function = f"lambda p: {text.replace(_PART, 'p')}"
-    return draft.add(
-        f"jax.shard_map({function}, mesh=mesh, {specs}, check_vma=False{axes})({{0}})",
+    is_added = draft.add(
+        f"jax.shard_map({function}, mesh=mesh, {specs}, check_vma={is_checked}{axes})({{0}})",
         lambda x: whole(parts_of(x), held.spec, mesh),
         x,
         feature="per_device.some_axes" if is_partial else "per_device",
+        smooth=is_checked and "lax.pm" not in text,
     )
+    if is_added and is_checked:
+        draft.features |= {"per_device.checked"} | (
+            {"per_device.weights"} if _WEIGHTS in text else set()
+        )
+    return is_added
 
 
 def _agree(parts: Parts, spec: Spec, mesh: MeshShape) -> bool:
@@ -127,6 +140,10 @@ def _some_axes(draft: Draft) -> tuple[str, ...]:
     return (first, draft.of(others)) if others and draft.coin() else (first,)
 
 
+def _axes_of(spec: Spec) -> frozenset[str]:
+    return frozenset(axis for each in spec for axis in each)
+
+
 def _without(spec: Spec, axes: Sequence[str]) -> Spec:
     return tuple(tuple(axis for axis in each if axis not in axes) for each in spec)
 
@@ -143,7 +160,7 @@ def _reduced(draft: Draft, held: _Held) -> _Statement | None:
     return (
         f"lax.{name}({_PART}, {_axes_text(axes)})",
         lambda parts: collectives.all_reduce(parts, reducer, groups),
-        _Held(held.shape, _without(held.spec, axes), held.dtype),
+        replace(held, spec=_without(held.spec, axes), varying=held.varying.difference(axes)),
     )
 
 
@@ -155,7 +172,9 @@ def _gathered(draft: Draft, held: _Held) -> _Statement | None:
     return (
         f"lax.all_gather({_PART}, {_axes_text(axes)}, axis={axis}, tiled=True)",
         lambda parts: collectives.all_gather(parts, axis, groups),
-        _Held(shape, _without(held.spec, axes), held.dtype),
+        replace(
+            held, shape=shape, spec=_without(held.spec, axes), varying=held.varying.union(axes)
+        ),
     )
 
 
@@ -168,10 +187,11 @@ def _scattered(draft: Draft, held: _Held) -> _Statement | None:
     groups = groups_of(axes, draft.mesh)
     spec = list(_without(held.spec, axes))
     spec[axis] = (*spec[axis], *axes)
+    shape = _with(held.shape, {axis: held.shape[axis] // number})
     return (
         f"lax.psum_scatter({_PART}, {_axes_text(axes)}, scatter_dimension={axis}, tiled=True)",
         lambda parts: collectives.reduce_scatter(parts, "sum", axis, groups),
-        _Held(_with(held.shape, {axis: held.shape[axis] // number}), tuple(spec), held.dtype),
+        _Held(shape, tuple(spec), held.dtype, held.varying.union(axes)),
     )
 
 
@@ -190,7 +210,7 @@ def _exchanged(draft: Draft, held: _Held) -> _Statement | None:
     return (
         f"lax.all_to_all({_PART}, {_axes_text(axes)}, {split}, {concat}, tiled=True)",
         lambda parts: collectives.all_to_all(parts, split, concat, groups),
-        _Held(_with(held.shape, sizes), tuple(spec), held.dtype),
+        replace(held, shape=_with(held.shape, sizes), spec=tuple(spec)),
     )
 
 
@@ -204,7 +224,7 @@ def _moved(draft: Draft, held: _Held) -> _Statement | None:
     return (
         f'lax.ppermute({_PART}, "{axis}", {pairs})',
         lambda parts: collectives.collective_permute(parts, every),
-        held,
+        replace(held, varying=held.varying | {axis}),
     )
 
 
@@ -215,7 +235,7 @@ def _numbered(draft: Draft, held: _Held) -> _Statement | None:
     return (
         f'{_PART} + lax.axis_index("{axis}").astype({type_text(held.dtype)})',
         lambda parts: [part + place[n].astype(part.dtype) for n, part in enumerate(parts)],
-        held,
+        replace(held, varying=held.varying | {axis}),
     )
 
 
@@ -226,6 +246,20 @@ def _alone(draft: Draft, held: _Held) -> _Statement | None:
     return (
         text.format(_PART, axis),
         lambda parts: [_ALONE[text](part, axis) for part in parts],
+        held,
+    )
+
+
+def _differentiated(draft: Draft, held: _Held) -> _Statement | None:
+    """Take the gradient of each part's own sum, for the part or for weights of all devices."""
+    if held.dtype not in FLOATS or draft.writer.framework != "jax":
+        return None
+    if draft.of((False, False, False, True)):
+        weights = f"jnp.ones({held.shape}, {type_text(held.dtype)})"
+        return f"jax.grad({_WEIGHTS}: (w * {_PART}).sum())({weights})", list, held
+    return (
+        f"jax.grad(lambda q: (q * q).sum())({_PART})",
+        lambda parts: [part + part for part in parts],
         held,
     )
 
@@ -246,4 +280,5 @@ _STATEMENTS: Sequence[Callable[[Draft, _Held], _Statement | None]] = (
     _moved,
     _numbered,
     _alone,
+    _differentiated,
 )

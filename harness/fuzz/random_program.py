@@ -88,6 +88,7 @@ def random_programs(
         mesh = MeshShape(mesh.axes, range(mesh.count))  # pytorch/pytorch#193224
     draft = Draft(draw, mesh, WRITERS[framework](mesh))
     draft.is_explicit = is_jax and draft.of((False, False, False, True))
+    draft.is_checked = is_jax and draft.of((True, False))
     sizes = [axis * n for axis in {*draft.mesh.axes.values()} for n in (1, 2, 3)]
     dtype = draft.of((*FLOATS[:1], *INTEGERS[:1], *FLOATS[1:], *INTEGERS[1:]))
     for _ in range(draft.within(1, 3)):

@@ -84,6 +84,30 @@ def test_numpy_and_jax_agree_on_each_operator(
     assert [each for each in endings if each[0].kind != "right"] == []
 
 
+def test_gradients_of_and_in_mapped_functions(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are right, but for weights that all devices share: jax-ml/jax#36886."""
+    monkeypatch.setattr(random_program, "OPERATORS", {"per_device": OPERATORS["per_device"]})
+    monkeypatch.setattr(random_program, "ALWAYS", ())
+    monkeypatch.setattr(random_program, "_STATEMENTS", 2)
+    drawn = [
+        each
+        for each in draw_programs(random_programs(4, has_gspmd=False), 0, 300)
+        if "per_device.checked" in each.features and not each.is_explicit
+    ]
+    assert any("lambda q" in each.text for each in drawn)
+    gradients = [each for each in drawn if "gradient" in each.features]
+    weights = [each for each in drawn if "per_device.weights" in each.features]
+    kinds = {subject.run(each).kind for each in weights[:6]}
+    assert kinds <= {"right", "wrong"}
+    assert "wrong" in kinds
+    endings = [(subject.run(each), each) for each in (*gradients, *drawn[:20])]
+    others = [(ending, each) for ending, each in endings if each not in weights]
+    assert len(others) > 20
+    assert [(ending, each.text) for ending, each in others if ending.kind != "right"] == []
+
+
 def run(subject: Subject, text: str) -> RandomEnding:
     return subject.run(RandomProgram(text, frozenset({"pad"}), is_gspmd=False))
 
