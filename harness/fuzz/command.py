@@ -126,7 +126,8 @@ def _run(options: argparse.Namespace) -> int:
     size = _size(options, lane)
     options.out.mkdir(parents=True, exist_ok=True)
     if options.write:
-        return _write_tests(options)
+        topology = Topology.parse(size) if size else lane.default_topology
+        return _write_tests(options, topology.total)
     start = time.monotonic()
     stacks = ", ".join(options.stacks) or "this environment"
     say(f"drawing programs for {options.budget}: lane {lane.name}, {stacks}, seed {options.seed}")
@@ -306,13 +307,12 @@ def _data(report: _Report) -> Mapping[str, Any]:
     }
 
 
-def _write_tests(options: argparse.Namespace) -> int:
-    """Write programs as tests, for ``sensitivity`` or another runner."""
-    from harness.fuzz.dtensor_text import RANKS
-    from harness.fuzz.random_program import DTENSOR, draw_programs, random_programs
+def _write_tests(options: argparse.Namespace, devices: int) -> int:
+    """Write programs over so many devices as tests, for ``sensitivity`` or another runner."""
+    from harness.fuzz.random_program import draw_programs, random_programs
 
     strategy = random_programs(
-        RANKS if options.framework in DTENSOR else int(_DEVICES),
+        devices,
         has_gspmd=False,
         framework=options.framework,
         without=options.without,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping
@@ -213,11 +214,14 @@ def test_a_wrong_compiler_is_noticed(tmp_path: Path) -> None:
 
 def test_programs_are_written_as_tests(tmp_path: Path) -> None:
     """But for those that XLA gets wrong; JAX might refuse explicit axes."""
-    done = fuzz("--write", 30, "--out", tmp_path)
+    done = fuzz("--write", 30, "--topology", 4, "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     paths = sorted(tmp_path.glob("test_*.py"))
     assert len(paths) == 30
-    assert not any("AxisType" in path.read_text() for path in paths)
+    texts = [path.read_text() for path in paths]
+    assert not any("AxisType" in text for text in texts)
+    devices = [re.findall(r"for n in (\[.*?\])", text)[0] for text in texts]
+    assert {max(json.loads(each)) for each in devices} <= {0, 1, 2, 3}
     passed = sum("1 passed" in run_plainly(path).stdout for path in paths[:4])
     assert passed >= 3
 
