@@ -240,3 +240,6 @@ def test_meshes_of_a_context(subtests: pytest.Subtests) -> None:
     assert current() == outside
     with subtests.test("no mesh"), pytest.raises(ValueError, match="mesh"):
         jax.set_mesh(mesh.abstract_mesh)
+    manual = (jax.sharding.AxisType.Manual,) * 2
+    with subtests.test("no axes by hand"), pytest.raises(ValueError, match="anual"):
+        jax.set_mesh(Mesh(mesh.devices, ("x", "y"), axis_types=manual))

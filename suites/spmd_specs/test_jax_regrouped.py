@@ -113,6 +113,21 @@ def test_equivalent_to_specs_of_another_mesh() -> None:
             assert not at.is_equivalent_to(NamedSharding(back, spec), rank)
 
 
+def test_transposed_over_three_axes() -> None:
+    """A result whose devices a spec can say has that spec, whichever axes are next to others."""
+    cube = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("x", "y", "z"))
+    for entries in (
+        *((("x", "y", "z"), None), (("z", "y"), "x"), ("y", ("x", "z")), ("z", "x")),
+        *((("y", "x"), "z"), (("z", "x", "y"), None), (None, ("y", "z"))),
+    ):
+        array = jax.device_put(VALUE, NamedSharding(cube, Spec(*entries)))
+        result = jax.jit(lambda v: v.T)(array)
+        expected = NamedSharding(cube, Spec(*entries[::-1]))
+        assert result.sharding.spec == Spec(*entries[:0:-1], *[e for e in entries[:1] if e])
+        assert result.sharding.devices_indices_map((8, 8)) == expected.devices_indices_map((8, 8))
+        np.testing.assert_array_equal(result, VALUE.T)
+
+
 def test_compared() -> None:
     kinds = [(name, kind) for name in WAYS for kind in ("device", "pinned_host")]
     check_values(lambda of: regrouped(of[0]).sharding.with_memory_kind(of[1]), kinds)
