@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 from typing import Any
 
@@ -132,6 +133,9 @@ def test_every_other_sequence(inline: bool, subtests: pytest.Subtests) -> None:
 HEADS = {"a group": 2, "eight groups": 16}
 
 
+@pytest.mark.skipif(
+    jax.__version_info__ >= (0, 9), reason="this is asked of the releases that are known to do it"
+)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.long] * (name != "a group")) for name in HEADS]
 )
@@ -142,8 +146,9 @@ def test_two_cores(name: str) -> None:
     q, k, v, places = cache(2, HEADS[name], 2)
     keys, values = (np.asarray(each.astype(jnp.bfloat16)).astype(np.float32) for each in (k, v))
     lengths = np.array([20, 32], np.int32)
-    two = pltpu.InterpretParams(num_cores_per_device=2)
-    with pltpu.force_tpu_interpret_mode(two):
+    fields = {field.name for field in dataclasses.fields(pltpu.InterpretParams)}
+    (cores,) = (name for name in fields if name.startswith("num_cores_"))
+    with pltpu.force_tpu_interpret_mode(pltpu.InterpretParams(**{cores: 2})):
         result = paged_attention(
             q,
             k,
