@@ -351,6 +351,14 @@ def test_within_jit(subtests: pytest.Subtests) -> None:
             assert [shard.device for shard in shards] == jax.devices()[:count]
             for shard in shards:
                 np.testing.assert_array_equal(shard.data, own)
+            at = result.sharding
+            assert (at.is_fully_replicated, at.is_fully_addressable) == (True, True)
+            doubled = jax.jit(lambda v: v * 2, in_shardings=at, out_shardings=at)(own)
+            for shard in doubled.addressable_shards:
+                np.testing.assert_array_equal(shard.data, own * 2)
+            for same in (doubled.sharding, jax.jit(lambda v: v + 1)(result).sharding):
+                assert same == at
+                assert hash(same) == hash(at)
     with warns:
         assert "num_replicas = 8" in jax.jit(mapped).lower(VALUE, VALUE).as_text()
     with subtests.test("too many"), warns, pytest.raises(ValueError, match="requires 9 replicas"):
