@@ -241,5 +241,5 @@ def test_meshes_of_a_context(subtests: pytest.Subtests) -> None:
     with subtests.test("no mesh"), pytest.raises(ValueError, match="mesh"):
         jax.set_mesh(mesh.abstract_mesh)
     manual = (jax.sharding.AxisType.Manual,) * 2
-    with subtests.test("no axes by hand"), pytest.raises(ValueError, match="anual"):
+    with subtests.test("no axes by hand"), pytest.raises(ValueError, match="manual axes"):
         jax.set_mesh(Mesh(mesh.devices, ("x", "y"), axis_types=manual))
