@@ -217,6 +217,51 @@ def test_places(xla_target: Target, subtests: pytest.Subtests) -> None:
                 assert np.array_equal(places, np.stack(np.broadcast_arrays(*chips), -1))
 
 
+def _ring_of_pairs(index: np.ndarray) -> tuple[np.ndarray | int, ...]:
+    """Return chip and device on rings of four chips of two devices, one ring for each plane."""
+    chip = index % 8 // 2
+    return (chip + 1) // 2 % 2, chip // 2, index // 8, index % 2
+
+
+# What is asked of blocks of chips: the first chip, how many there are along x, y and z, the mesh's
+# shape, and the chip of each index, counted from the first, or its device on a chip of two. A line
+# of TPU7x is a ring of chips, in each plane of them.
+WHOLE = (0, 0, 0), (4, 4, 4)
+UNEVEN = (1, 1, 0), (3, 3, 4)
+BLOCKS: dict[str, list[tuple[Shape, Shape, Shape, Chips]]] = {
+    "tpu7x:2x2x1": [
+        (*WHOLE, (8,), _ring_of_pairs),
+        (*WHOLE, (2, 4), lambda i, j: _ring_of_pairs(4 * i + j)),
+    ],
+    "tpu7x:2x2x2": [(*WHOLE, (16,), _ring_of_pairs)],
+    "tpu7x:2x4x4": [(*WHOLE, (2, 4, 8), lambda i, j, k: (k // 4, k % 4, j, i))],
+    "v4:4x4x4": [
+        (*UNEVEN, (6, 6), lambda i, j: (j // 2, i // 2, 2 * (i % 2) + j % 2)),
+        (*UNEVEN, (18, 2), lambda i, j: (i // 6, i // 2 % 3, 2 * (i % 2) + j)),
+        (*UNEVEN, (3, 6, 2), lambda i, j, k: (j // 2, i, 2 * (j % 2) + k)),
+        ((0, 1, 2), (4, 3, 2), (2, 12), lambda i, j: (j // 3, j % 3, i)),
+        ((2, 0, 0), (2, 4, 4), (2, 2, 8), lambda i, j, k: (k // 4, k % 4, 2 * i + j)),
+    ],
+}
+
+
+@pytest.mark.topologies(*(f"{grid}@chip" for grid in BLOCKS))
+def test_blocks(xla_target: Target) -> None:
+    """Meshes of devices that no rank can have here, or not alone: JAX's, in one process."""
+    jax = pytest.importorskip("jax")
+    from torch_tpu._internal.distributed.device_utils import create_device_mesh
+
+    for first, extents, shape, chips in BLOCKS[xla_target.topology.slice]:
+        ends = np.add(first, extents)
+        inside = [device for device in jax.devices() if (np.less(device.coords, ends)).all()]
+        block = [device for device in inside if (np.subtract(device.coords, first) >= 0).all()]
+        mesh = create_device_mesh(shape, block, allow_split_physical_axes=True)
+        places = [(*np.subtract(device.coords, first), device.core_on_chip) for device in mesh.flat]
+        expected = np.stack(np.broadcast_arrays(*chips(*np.indices(shape))), -1)
+        own = np.array(places).reshape(*shape, 4)[..., : expected.shape[-1]]
+        assert np.array_equal(own, expected), (shape, own)
+
+
 def _guard() -> bytes | None:
     """SKIP_MEGASCALE_PJRT_CLIENT as C code reads it: torch_tpu sets it there, unseen by Python."""
     getenv = ctypes.CDLL(None).getenv
