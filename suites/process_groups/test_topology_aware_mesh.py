@@ -110,8 +110,9 @@ def test_refusals(xla_target: Target, subtests: pytest.Subtests) -> None:
 @pytest.mark.topologies("4@chip")
 def test_split_of_one_slice(xla_target: Target) -> None:
     """Devices of a job with one slice have no slice index, as on hardware."""
-    shapes = {"split": ((2, 2), (2, 1))}
+    shapes = {"split": ((2, 2), (2, 1)), "of-one": ((2, 2), (1, 1))}
     for messages in run_ranks(_refusals(xla_target, shapes), xla_target.topology):
+        assert messages["of-one"] == ""
         assert messages["split"].startswith("RuntimeError: A multi-slice layout was requested")
         assert "do not expose a 'slice_index' attribute" in messages["split"]
 
@@ -122,20 +123,27 @@ def test_ranks_in_another_order(xla_target: Target) -> None:
     topology, backend = xla_target.topology, BACKENDS[xla_target.framework]
     half = topology.devices
 
-    def ask(number: int) -> tuple[list[list[int]], list[int], float, list[int]]:
+    def ask(number: int) -> tuple[list[list[int]], list[int], float, list[list[int]]]:
+        from torch_tpu._internal.distributed.device_mesh import get_device_assignment
+
         rank = (number + half) % topology.total
         os.environ["RANK"] = str(rank)
+        assert get_device_assignment() == []
         x = torch.full((1,), 2.0**rank, device=backend.join())
         mesh = DeviceMesh("tpu", _mesh((2, half), None))
         dist.all_reduce(x, group=mesh.get_group(1))
-        chips = [device.id for device in torch.tpu.pallas.get_pallas_mesh("ranks").devices]
+        chips = [[device.id for device in torch.tpu.pallas.get_pallas_mesh("ranks").devices]]
+        chips += map(
+            get_device_assignment, (None, mesh.get_group(1), dist.new_group(backend="gloo"))
+        )
         backend.settle()
         return mesh.mesh.tolist(), [*(mesh.get_coordinate() or ())], x.item(), chips
 
     for number, answers in enumerate(run_ranks(ask, topology)):
         of_slice = number // half
+        chips = [[2, 3, 0, 1], [2, 3, 0, 1], [2 * of_slice, 2 * of_slice + 1], []]
         total = [12.0, 3.0][of_slice]
-        assert answers == ([[2, 3], [0, 1]], [of_slice, number % half], total, [2, 3, 0, 1])
+        assert answers == ([[2, 3], [0, 1]], [of_slice, number % half], total, chips)
 
 
 def _there_and_back(index: np.ndarray) -> tuple[np.ndarray | int, ...]:

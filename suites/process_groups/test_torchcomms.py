@@ -337,7 +337,12 @@ def _alone(_: int) -> tuple[object, ...]:
     from torch_tpu._internal.distributed.torchcomm_tpu import (
         create_torchcomms_tpu,
         is_torchcomms_registered,
+        register_torchcomms_tpu,
     )
+
+    del dist.Backend.default_device_backend_map["tpu"]
+    assert register_torchcomms_tpu() is False  # without torchcomms, torch alone knows it
+    assert dist.Backend.default_device_backend_map["tpu"] == "tpu_dist"
 
     for name in ("RANK", "WORLD_SIZE"):
         os.environ.pop(name, None)
@@ -385,6 +390,7 @@ def test_store(xla_target: Target, tmp_path: Path) -> None:
         device = backend.join()
         store = dist.FileStore(str(tmp_path / "store"), world)
         comm = create_torchcomms_tpu("tpu", device="tpu:0", store=store)
+        assert comm.store is store
         assert comm.get_backend() is not dist.group.WORLD
         total = torch.tensor(inputs[number], device=device)
         comm.all_reduce(total)
