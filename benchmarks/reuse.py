@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 from harness.reuse.digests import Digests
@@ -181,6 +182,7 @@ def seen_slips(store: Path, measured: Iterable[Path]) -> None:
     print(f"after a slip {sum(shares) / len(shares):.0%} of {len(depends)} cases run, on average")
 
 
+@cache
 def file_of(module: str, digests: Digests) -> str:
     """Return the name under which a store has a module's file."""
     specification = importlib.util.find_spec(module)

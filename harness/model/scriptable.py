@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 
-# Lanes that run programs, and a topology in one process: no ``@chip`` follows.
-_ABLE = re.compile(r"::.*\[(cpu|virtual-tpu|virtual-gpu)-\d[^-@\]]*[-\]]")
+_ABLE = re.compile(r"::.*\[(cpu|virtual-tpu|virtual-gpu)-\d[^-\]]*[-\]]")  # they run programs
 
 
 def becomes_script(case_id: str) -> bool:
-    """Return whether the id is of a ``lanes(...)`` test that one process runs.
+    """Return whether the id is of a ``lanes(...)`` test that runs a program.
 
     The command may still refuse it, for example because of a fixture of pytest's own.
     """

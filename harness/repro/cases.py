@@ -88,7 +88,7 @@ def describe(item: pytest.Item, items: dict[str, pytest.Item]) -> Found:
             f"{item.nodeid}: expected a case: a test function with lanes(...); any other test runs "
             "as it is, by pytest --lane NAME --topology T"
         )
-    if LANES[target.lane].compiles_only or target.topology.processes:
+    if LANES[target.lane].compiles_only:
         raise BadInputError(_no_script(item, target, items))
     settings = Settings.of(item.config)
     expectations = Expectations.load_optional(settings.expectations)
@@ -100,13 +100,9 @@ def _no_script(item: pytest.Item, target: Target, items: dict[str, pytest.Item])
     function = function_of(item.nodeid)
     others = [id_ for id_ in items if id_.startswith(f"{function}[{DEFAULT_LANE}-")]
     close = difflib.get_close_matches(item.nodeid, others, n=1, cutoff=0) or others[:1]
-    why = (
-        f"lane {target.lane} runs no program: xla-harness reduce makes a file of what it compiles"
-        if LANES[target.lane].compiles_only
-        else f"its job has {target.topology.process_count} processes, which the harness starts"
-    )
-    hint = f"; write one for {close[0]}" if close else ""
-    return f"{item.nodeid}: expected a case that one process runs: {why}{hint}"
+    why = f"lane {target.lane} runs none: xla-harness reduce makes a file of what it compiles"
+    hint = f"; write a script for {close[0]}" if close else ""
+    return f"{item.nodeid}: expected a case that runs a program: {why}{hint}"
 
 
 def _nearest(text: str, known: object) -> str:

@@ -25,6 +25,8 @@ from harness.repro.script import EXIT_SKIPPED
 _EXCEPTION = re.compile(r"^([A-Za-z_][\w.]*)(?::\s?(.*))?$")
 _DIED = 128  # plus a signal is what a shell says of a process that died by it
 _STARTUP = 5.0  # seconds that a script may always take to start
+_PROCESS = re.compile(r"rank +(\d+) \| ")  # as xla-harness run writes it
+_TRACEBACK = re.compile(r"^Traceback \(most recent call last\):\n", re.MULTILINE)
 _RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)  # torch.distributed's, in a process group
 _TEMPORARY = re.compile(r"/\S+|0x[0-9a-fA-F]+|\b\w+(\.\w+)*\.(?=[A-Za-z_]\w*'>)")
 
@@ -116,15 +118,24 @@ def of_script(path: Path, case: Case, like: Ending) -> Ending:
 
 def _exception(stderr: str) -> str:
     """Return the text below the last traceback: ``Type: message``."""
-    stderr = _RANK.sub("", stderr)
-    lines = stderr.rpartition("Traceback (most recent call last):")[2].splitlines()
-    if "Traceback (most" not in stderr:
-        lines = stderr.splitlines()[-1:]
+    stderr = _RANK.sub("", _of_one_process(stderr))
+    starts = [*_TRACEBACK.finditer(stderr)]
+    lines = stderr[starts[-1].end() :].splitlines() if starts else stderr.splitlines()[-1:]
     unindented = [at for at, line in enumerate(lines) if line and not line[0].isspace()]
     start = next(
         (at for at in unindented if _EXCEPTION.match(lines[at])), unindented[0] if unindented else 0
     )
     return "\n".join(lines[start:])
+
+
+def _of_one_process(stderr: str) -> str:
+    """Return the lines of the first process that has a traceback, if this is a job's output."""
+    by_process: dict[str, list[str]] = {}
+    for line in stderr.splitlines():
+        if match := _PROCESS.match(line):
+            by_process.setdefault(match[1], []).append(line[match.end() :])
+    texts = ("\n".join(by_process[number]) for number in sorted(by_process))
+    return next(filter(_TRACEBACK.search, texts), stderr)
 
 
 def _alike(message: str, other: str) -> bool:

@@ -24,6 +24,9 @@ _PAIRS = {"jax": "jaxlib", "jaxlib": "jax"}
 _ADDED_TO = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")  # as in harness.isolation.case_environment
 _RUN = "uv run FILE, or python FILE where the packages above are installed"
 _RUN_ON_LANE = "xla-harness run {} -- python FILE, or python FILE on such devices"
+_RUN_EACH = (
+    "xla-harness run {} -- python FILE, or once for each rank on such devices, as by torchrun"
+)
 _RUN_MODIFIED = "python FILE, where these are installed as they were when the case ran"
 
 
@@ -81,8 +84,10 @@ def comment(about: About) -> str:
 
 
 def _run(about: About) -> str:
-    if about.case.target.lane != DEFAULT_LANE:
-        return _RUN_ON_LANE.format(" ".join(options_of(about.case.target)))
+    target = about.case.target
+    if target.lane != DEFAULT_LANE:
+        how = _RUN_EACH if target.topology.processes else _RUN_ON_LANE
+        return how.format(" ".join(options_of(target)))
     return _RUN_MODIFIED if about.modified else _RUN
 
 

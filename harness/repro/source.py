@@ -33,6 +33,7 @@ Import = cst.Import | cst.ImportFrom
 
 _STANDINS = {
     "harness.isolation.ranks": "harness.repro.standins.ranks",
+    "harness.job.ranks": "harness.repro.standins.job_ranks",
     "harness.oracles.gloo": "harness.repro.standins.gloo",
 }
 # Of these versions of jaxlib, which need none of what the harness's modules do for older ones, nor

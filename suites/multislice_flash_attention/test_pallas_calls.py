@@ -220,7 +220,8 @@ def test_aliases(interpret: bool, subtests: pytest.Subtests) -> None:
     table = {
         "not the prefetched": ((None, 1, 0), (places, ys, xs)),
         "only the prefetched": ((0, None, None), (many, y, x)),
-        "the alias elsewhere": ((0, None, 3), (many, y, np.moveaxis(xs, 0, 3))),
+        "the alias second": ((0, None, 1), (many, y, np.moveaxis(xs, 0, 1))),
+        "the alias last": ((0, None, 3), (many, y, np.moveaxis(xs, 0, 3))),
         "not the alias": ((None, 1, None), (places, ys, x)),
         "the prefetched last": ((1, 1, 0), (many.T, ys, xs)),
         "of one": ((0, 1, 0), (many[:1], ys[:, :1], xs[:1])),

@@ -18,6 +18,7 @@ from support.paths import ROOT
 
 from harness.errors import BadInputError
 from harness.isolation import ranks
+from harness.job import ranks as job_ranks
 from harness.model.case import Case
 from harness.model.outcome import Kind
 from harness.model.topology import Target, Topology
@@ -25,6 +26,7 @@ from harness.oracles import gloo
 from harness.repro import cases, check
 from harness.repro.check import Ending
 from harness.repro.standins import gloo as short_gloo
+from harness.repro.standins import job_ranks as short_job_ranks
 from harness.repro.standins import ranks as short_ranks
 
 FILES = {
@@ -189,8 +191,24 @@ def test_tensors():
     assert torch.ones(3).sum() == 3
 
 @pytest.mark.lanes("virtual-tpu")
-@pytest.mark.topologies("4@chip")
-def test_slices(): pass
+@pytest.mark.topologies("2@chip")
+@pytest.mark.frameworks("jax")
+def test_ranks(topology):
+    from harness.job.ranks import run_ranks
+    def devices(rank):
+        import jax
+        return rank, len(jax.local_devices()), len(jax.devices())
+    assert run_ranks(devices, topology) == [(0, 1, 2), (1, 1, 2)]
+    assert run_ranks(lambda rank: os.environ["WORLD_SIZE"], topology) == ["2", "2"]
+
+@pytest.mark.lanes("virtual-tpu")
+@pytest.mark.topologies("2@chip")
+def test_rank_raises(topology):
+    from harness.job.ranks import run_ranks
+    def quotient(rank):
+        time.sleep(rank)
+        return 1 // rank
+    run_ranks(quotient, topology)
 
 @pytest.mark.lanes("tpu-aot")
 @pytest.mark.topologies("v6e:2x2")
@@ -256,8 +274,7 @@ REFUSED = {
     "test_capsys[cpu-4]": "fixture 'capsys' is pytest's or a plugin's",
     "test_request[cpu-4]": "a script has no pytest request",
     "test_module[cpu-4]": "sums is used as a value: a script has no module suites.tiny.sums",
-    "test_slices[virtual-tpu-4@chip]": "its job has 4 processes, which the harness starts",
-    "test_compiles[tpu-aot-v6e:2x2]": "lane tpu-aot runs no program: xla-harness reduce makes",
+    "test_compiles[tpu-aot-v6e:2x2]": "lane tpu-aot runs none: xla-harness reduce makes",
 }
 
 
@@ -300,6 +317,11 @@ def test_script(tiny: Path, scripts: dict[str, str], case: str) -> None:
         ("test_passes[cpu-4]", "passed"),
         ("test_devices[virtual-tpu-4-jax]", "failed: ValueError: ('TPU v6 lite', 4, 'jax')"),
         ("test_dies[virtual-tpu-4-jax]", "crashed: SIGABRT"),
+        ("test_ranks[virtual-tpu-2@chip-jax]", "passed"),
+        (
+            "test_rank_raises[virtual-tpu-2@chip]",
+            "failed: RankError: rank 0 of 2 raised ZeroDivisionError",
+        ),
     ],
 )
 def test_ends_as_the_case_does(tiny: Path, case: str, ending: str) -> None:
@@ -483,11 +505,15 @@ def test_endings_that_are_alike(ending: Ending, other: Ending, *, same: bool) ->
     assert ending.is_like(other) == other.is_like(ending) == same
 
 
-@pytest.mark.parametrize(("long", "short"), [(ranks, short_ranks), (gloo, short_gloo)])
+@pytest.mark.parametrize(
+    ("long", "short"),
+    [(ranks, short_ranks), (gloo, short_gloo), (job_ranks, short_job_ranks)],
+)
 def test_standins_have_the_same_functions(long: ModuleType, short: ModuleType) -> None:
     for name in ("fork_ranks", "run_ranks"):
-        if hasattr(long, name):
-            assert inspect.signature(getattr(short, name)) == inspect.signature(getattr(long, name))
+        function = getattr(long, name, None)
+        if function is not None and function.__module__ == long.__name__:
+            assert inspect.signature(getattr(short, name)) == inspect.signature(function)
     assert short.RankError.__bases__ == long.RankError.__bases__
 
 
@@ -522,8 +548,8 @@ for fn in (one, die, lambda rank: time.sleep(60)):
     done = run_program(sys.executable, "-c", program)
     assert done.stdout.splitlines() == [
         "[0, 1, 4]",
-        "rank 1 raised True",
-        "rank 0 died False",
-        "ranks [0, 1] still run after 1 s False",
+        "rank 1 of 2 raised ValueError: mine True",
+        "rank 0 of 2 died False",
+        "rank 0, 1 of 2 still running after 1 s False",
     ], done.stderr
     assert time.monotonic() - start < 30

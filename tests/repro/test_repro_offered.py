@@ -20,7 +20,7 @@ FILE = "suites/area/test_a.py"
         (f"{FILE}::TestX::test_x[cpu-2x4-mean]", True),
         (f"{FILE}::test_x[virtual-tpu-2x4]", True),
         (f"{FILE}::test_x[virtual-gpu-4-mean]", True),
-        (f"{FILE}::test_x[virtual-tpu-4@chip-torch_tpu]", False),
+        (f"{FILE}::test_x[virtual-tpu-4@chip-torch_tpu]", True),
         (f"{FILE}::test_x[tpu-aot-v6e:2x2]", False),
         (f"{FILE}::test_x", False),
     ],

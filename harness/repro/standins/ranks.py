@@ -2,6 +2,7 @@
 
 import multiprocessing
 import pickle
+import textwrap
 import time
 import traceback
 from collections.abc import Callable
@@ -29,10 +30,11 @@ def fork_ranks(fn: Callable[[int], Any], count: int, *, deadline: float) -> list
         while running:
             ready = wait(list(running), max(0.0, end - time.monotonic()))
             if not ready:
-                raise RankError(f"ranks {sorted(running.values())} still run after {deadline} s")
+                numbers = ", ".join(map(str, sorted(running.values())))
+                raise RankError(f"rank {numbers} of {count} still running after {deadline:g} s")
             for end_of_rank in ready:
                 rank = running.pop(end_of_rank)
-                values[rank] = _received(end_of_rank, rank)
+                values[rank] = _received(end_of_rank, rank, count)
     finally:
         for process in ranks:
             process.kill()
@@ -42,16 +44,23 @@ def fork_ranks(fn: Callable[[int], Any], count: int, *, deadline: float) -> list
 def _report(fn: Callable[[int], Any], rank: int, sender: Connection) -> None:
     try:
         message = pickle.dumps((fn(rank), ""))
-    except BaseException:
-        message = pickle.dumps((None, traceback.format_exc()))
+    except BaseException as error:
+        message = pickle.dumps((None, described(error)))
     sender.send_bytes(message)
 
 
-def _received(receiver: Any, rank: int) -> Any:
+def described(error: BaseException) -> str:
+    """Return what an error is, and below it where it comes from."""
+    why = "".join(traceback.format_exception_only(error)).rstrip()
+    where = textwrap.indent("".join(traceback.format_exception(error)), "  ")
+    return f"{why}\n{where}"
+
+
+def _received(receiver: Any, rank: int, count: int) -> Any:
     try:
         value, failure = pickle.loads(receiver.recv_bytes())  # noqa: S301
     except EOFError:
-        raise RankError(f"rank {rank} died") from None
+        raise RankError(f"rank {rank} of {count} died") from None
     if failure:
-        raise RankError(f"rank {rank} raised\n{failure}")
+        raise RankError(f"rank {rank} of {count} raised {failure}")
     return value
