@@ -16,7 +16,7 @@ from harness import cli
 
 BLOCKS = in_blocks()
 INLINE = in_sentences()
-OTHERS = {"cd", "git", "kubectl", "pip", "sort", "uv", ".ci/run", "reports/scalar.py"}  # not ours
+OTHERS = {"cd", "git", "kubectl", "paste", "pip", "uv", ".ci/run", "reports/scalar.py"}  # not ours
 CASE = "suites/spmd_specs/test_scalars_fsdpv2.py::test_scalar_parameter_shards[cpu-4]"
 STANDS_FOR = {
     "CASE": CASE,
