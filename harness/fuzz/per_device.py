@@ -15,7 +15,7 @@ from harness.oracles import collectives
 
 Parts = list[np.ndarray]  # in the mesh's own order
 _PART = "PART"  # stands for the part in the text of a statement
-_WEIGHTS = "lambda w"
+_WEIGHTS = "lambda w"  # of a gradient with respect to what all devices share
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,9 @@ def per_device(draft: Draft) -> bool:
         smooth=is_checked and "lax.pm" not in text,
     )
     if is_added and is_checked:
-        draft.features |= {"per_device.checked"} | (
-            {"per_device.weights"} if _WEIGHTS in text else set()
-        )
+        draft.features.add("per_device.checked")
+        if _WEIGHTS in text:
+            draft.features.add("per_device.weights")
     return is_added
 
 
