@@ -11,7 +11,7 @@ from harness.errors import BadInputError
 from harness.job import job
 
 CORES = "cores"
-_AT_A_TIME = 2  # cases: pytest-xdist's least
+_AT_A_TIME = 1  # case: with two, quick cases pile up, as each that ends brings two
 
 
 def choose(early_config: pytest.Config) -> None:
@@ -34,9 +34,10 @@ def choose(early_config: pytest.Config) -> None:
 
 
 def keep_order(config: pytest.Config) -> None:
-    """Give workers few cases at a time, so that those that are to run first do.
+    """Give workers a case at a time, so that those that are to run first do.
 
     pytest-xdist would hand the first worker an eighth of all cases, and the second one the next.
+    Now each of them holds two: the case that runs and the next.
     """
     if getattr(config.option, "maxschedchunk", 0) is None:
         config.option.maxschedchunk = _AT_A_TIME

@@ -130,7 +130,7 @@ def test_a_wrong_answer_of_xla_is_reduced_to_its_pass(subject: Subject) -> None:
     assert ending.kind == "wrong", ending
     program = RandomProgram(TWO_SLICES, frozenset({"dynamic_slice.late"}), is_gspmd=False)
     failure = RandomFailure(program, [ending])
-    cause = reduced(failure, [subject], "60s")
+    cause = reduced(failure, [subject], "4m")
     assert (cause.kind, cause.brought_by) == ("wrong", "algsimp")
     assert cause.count <= 4
     assert "numpy" in cause.script

@@ -258,7 +258,7 @@ RANKS = '@pytest.mark.topologies("4@chip")'
     [
         ('@pytest.mark.lanes("cpu")\ndef test_x(): raise ValueError', True),
         ('@pytest.mark.lanes("virtual-tpu")\ndef test_x(): raise ValueError', True),
-        (f'@pytest.mark.lanes("virtual-tpu")\n{RANKS}\ndef test_x(): raise ValueError', False),
+        (f'@pytest.mark.lanes("virtual-tpu")\n{RANKS}\ndef test_x(): raise ValueError', True),
         ("def test_x(): raise ValueError", False),
     ],
     ids=["cpu", "virtual-tpu", "ranks", "plain"],
