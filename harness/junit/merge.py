@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element as XmlElement
-from xml.etree.ElementTree import SubElement
 
 from junitparser.junitparser import Error
 from junitparser.xunit2 import JUnitXml, TestCase, TestSuite
@@ -173,18 +172,9 @@ def _answer(worker: str, elements: Sequence[Element]) -> _CaseOnWorkers:
     message = case.message
     if case.outcome != Kind.CONFLICT:
         message = elements[0].reported.properties.get("outcome_detail", "") or message
-    return _CaseOnWorkers(worker, case, case.outcome, message, tuple(map(_whole, elements)))
-
-
-def _whole(element: Element) -> TestCase:
-    """Return the element with its properties first, as pytest writes it."""
-    case, properties = element.reported.case, element.reported.properties
-    if properties:
-        parent = XmlElement("properties")
-        for name, value in properties.items():
-            SubElement(parent, "property", name=name, value=value)
-        case._elem.insert(0, parent)
-    return case
+    return _CaseOnWorkers(
+        worker, case, case.outcome, message, tuple(each.xml() for each in elements)
+    )
 
 
 def _unread(element: Element) -> TestCase:

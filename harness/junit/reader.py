@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import Element as XmlElement
+from xml.etree.ElementTree import SubElement
 
 from harness.errors import BadInputError
 from harness.junit.case import is_of_harness, is_teardown, place_of, result_of
@@ -24,6 +27,16 @@ class Element:
     reported: Reported
     ours: bool  # this harness ran the case
     second: bool  # pytest's second one for a case that failed: its teardown failed, too
+
+    def xml(self) -> Any:
+        """Return the case's XML with its properties first, as pytest writes it."""
+        case, properties = self.reported.case, self.reported.properties
+        if properties:
+            parent = XmlElement("properties")
+            for name, value in properties.items():
+                SubElement(parent, "property", name=name, value=value)
+            case._elem.insert(0, parent)
+        return case
 
 
 class Reader:

@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, cast
 
-import harness
 from harness import frameworks
 from harness.errors import BadInputError
 from harness.isolation import libc
-from harness.junit import report
+from harness.junit import kept, report
 from harness.junit.properties import STACK_VARIABLE
 from harness.junit.report import Report
 from harness.lanes import LANES, lane_named
 from harness.matrix.home import (
     RESULTS,
+    deciding_variables,
     home_of,
     is_path,
     paths_in,
-    project_of,
     python_path,
     seen_from,
-    sources,
 )
 from harness.matrix.sizes import for_lane
+from harness.matrix.source_digests import data_digest, source_digests
 from harness.model.case_id import file_of
 from harness.session.progress_file import PROGRESS_FILE, read_progress
 from harness.session.selection import Shard
@@ -61,6 +59,7 @@ class Cell:
     label: str = ""  # which of several runs of one stack and lane it is
     first: tuple[str, ...] = ()  # cases that run before others, after those that were bad
     elsewhere: tuple[str, ...] = ()  # lanes to which it leaves the cases that they can run
+    only: tuple[str, ...] = ()  # test files that run; its former report has those of all others
 
     def __str__(self) -> str:
         return " ".join(filter(None, (self.stack.name, self._name, self.label)))
@@ -82,24 +81,45 @@ class Cell:
 
     def asks(self, environment: Environment) -> Question:
         """Return the question that its report answers: these packages, sources and arguments."""
+        digests = source_digests(self.arguments, self._files)
         return {
             "environment": environment.folder.name,
             "arguments": list(self.arguments),
             "python_path": python_path(os.environ),
+            "variables": deciding_variables(frameworks.without_lanes(os.environ)),
             "cases": None if self.cases is None else sorted(self.cases),
             "unless_cases": sorted(self.unless_cases),
             "shard": str(self.shard or ""),
             "elsewhere": list(self.elsewhere),
-            "sources": sources_digest(self.arguments),
+            "sources": digests.shared,
+            "tests": digests.by_test_file,
+            "data": data_digest(self.arguments, self.folder),
         }
 
     def answers(self, question: Question) -> bool:
         """Return whether there is a report that answers exactly this question."""
+        return self._recorded() == question
+
+    def changed(self, question: Question) -> tuple[str, ...]:
+        """Return the test files to run again; none if all have to, or the report is no help.
+
+        They are those that were edited, and those with bad cases: a failure may be gone.
+        """
+        recorded, now = self._recorded(), cast("Mapping[str, str]", question["tests"])
+        if self.label or self.shard or any("::" in text for text in self.arguments):
+            return ()
+        if {**recorded, "tests": now} != question:
+            return ()
         try:
-            recorded = json.loads(self._question.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return False
-        return self.report.exists() and recorded == question
+            before = self.read()
+        except BadInputError:
+            return ()
+        reported = {file_of(result.id) for result in before.results.values()}
+        if before.faults or not reported <= recorded["tests"].keys():
+            return ()
+        again = {file_of(case) for case in self.bad_cases()} | before.uncollected.keys()
+        again |= {file for file in now if recorded["tests"].get(file) != now[file]}
+        return tuple(sorted(again & now.keys())) if len(again) < len(now) else ()
 
     def check(self) -> None:
         """Raise BadInputError if none of its arguments is a file or folder of tests."""
@@ -115,6 +135,8 @@ class Cell:
         """Start its pytest, which dies with this thread; with ``fresh`` it reuses no result."""
         self.folder.mkdir(parents=True, exist_ok=True)
         command = self._command(environment, cache_folder, fresh=fresh)
+        if self.only:
+            self.report.replace(self._former)
         for path in (self.report, self._question, self._new, self.cause, self._progress):
             path.unlink(missing_ok=True)
         with self.log.open("wb") as log:
@@ -149,6 +171,11 @@ class Cell:
             raise BadInputError(
                 f"{self}: not what the stack pins was imported: {wrong}: does PYTHONPATH name it?"
             )
+        if self.only:
+            others = cast("Mapping[str, str]", question["tests"]).keys() - set(self.only)
+            kept.complete(self._new, self._former, others)
+            self._former.unlink()
+            finished = replace(report.read(self._new), path=self.report)
         self._new.replace(self.report)
         part = self._question.with_suffix(".part")
         part.write_text(json.dumps(question, indent=1), encoding="utf-8")
@@ -186,6 +213,10 @@ class Cell:
         return self.folder / f".{self._name}.xml"
 
     @property
+    def _former(self) -> Path:
+        return self.folder / f".{self._name}.former.xml"
+
+    @property
     def _progress(self) -> Path:
         return self.folder / f".{self._name}.progress"
 
@@ -198,7 +229,8 @@ class Cell:
         command += ["--color=no", "-p", "no:cacheprovider", f"--junitxml={self._new.absolute()}"]
         if self.cases is not None:
             # In one word: pytest takes a path alone for an argument when it looks for its rootdir.
-            command.append(f"--cases={self._written(self.cases).absolute()}")
+            cases = [case for case in self.cases if not self.only or file_of(case) in self.only]
+            command.append(f"--cases={self._written(cases).absolute()}")
         if self.unless_cases:
             command.append(f"--unless-cases={self._written(self.unless_cases).absolute()}")
         if self.elsewhere:
@@ -214,6 +246,14 @@ class Cell:
         command += ["-n", str(self.workers)] if self.workers > 1 else ["-o", "xla_workers=0"]
         return [*command, *self._places()]
 
+    def _recorded(self) -> dict[str, Any]:
+        """Return the question of its report; empty if there is none."""
+        try:
+            recorded: dict[str, Any] = json.loads(self._question.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return recorded if self.report.exists() else {}
+
     def _written(self, cases: Sequence[str], suffix: str = "cases") -> Path:
         names = self.folder / f"{self._name}.{suffix}"
         names.write_text("".join(f"{case}\n" for case in cases), encoding="utf-8")
@@ -221,13 +261,18 @@ class Cell:
 
     def _places(self) -> Sequence[str]:
         """Return the arguments; for chosen cases only their files, which is quicker to collect."""
-        home, here = self._home, Path.cwd()
-        given = for_lane(seen_from(home, self.arguments, here), lane_named(self.lane))
-        files = sorted({file_of(case) for case in self.cases or ()})
-        # ids are relative to pytest's rootdir
-        if not files or not all(is_path(file, home) for file in files):
+        home = self._home
+        given = for_lane(seen_from(home, self.arguments, Path.cwd()), lane_named(self.lane))
+        if not (files := self.only or self._files):
             return given
         return [*files, *(text for text in given if not is_path(text, home))]
+
+    @property
+    def _files(self) -> tuple[str, ...]:
+        """The files of chosen cases, seen from home; none if other files may be meant."""
+        files = tuple(sorted({file_of(case) for case in self.cases or ()}))
+        # ids are relative to pytest's rootdir
+        return files if all(is_path(file, self._home) for file in files) else ()
 
     def _tail(self) -> str:
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -269,21 +314,3 @@ def variables(stack: str, cache_folder: Path) -> Mapping[str, str]:
     dropped = ("PYTEST_ADDOPTS", "VIRTUAL_ENV", "PYTHONHOME")
     inherited = frameworks.without_lanes(os.environ)
     return {k: v for k, v in inherited.items() if k not in dropped} | own
-
-
-@cache
-def sources_digest(arguments: Sequence[str]) -> str:
-    """Return a digest of what decides a run besides its stack: the harness, and the project."""
-    digest = hashlib.sha256()
-    for path in _sources(arguments):
-        digest.update(f"{path.name}\0".encode() + path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def _sources(arguments: Sequence[str]) -> Iterable[Path]:
-    given = [Path(file_of(text)) for text in paths_in(arguments)]
-    project = project_of(arguments, Path.cwd())
-    places = [Path(harness.__file__).parent, project, *map(Path, python_path(os.environ))]
-    places += [path for path in given if not path.resolve().is_relative_to(project)]
-    for place in places:
-        yield from [place] if place.is_file() else sources(place)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import subprocess
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from harness.errors import BadInputError
@@ -12,7 +13,15 @@ from harness.model.case_id import file_of
 RESULTS = "results"  # folder of what can be reused, in the cache
 _SOURCES = (".py", ".toml", ".ini", ".cfg", ".c", ".h", ".so")
 _ENVIRONMENT = "pyvenv.cfg"  # marks a folder with somebody's packages
-_PACKAGES = ("site-packages", "dist-packages", "node_modules", "__pycache__")
+# Variables that frameworks, XLA and Python read, but for those of the run itself.
+_VARIABLES = (
+    *("XLA_", "JAX_", "PJRT_", "TPU_", "LIBTPU_", "TF_", "TORCH", "PYTORCH_", "PT_", "CUDA_"),
+    *("NVIDIA_", "OMP_", "MKL_", "LD_", "PYTHON"),
+)
+_OF_THE_RUN = ("XLA_HARNESS_", "PYTHONPATH", "PYTEST_")
+_BYTECODE = ("__pycache__",)
+_PACKAGES = ("site-packages", "dist-packages", "node_modules", *_BYTECODE)
+_CODE = (".py", ".so")  # which tests may import though git ignores it
 
 
 def is_path(argument: str, folder: Path | None = None) -> bool:
@@ -70,23 +79,56 @@ def python_path(environment: Mapping[str, str]) -> list[str]:
     return [str(Path(text).absolute()) for text in texts if text]
 
 
+def deciding_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that can decide what a case does, in order."""
+    return {
+        name: value
+        for name, value in sorted(environment.items())
+        if name.startswith(_VARIABLES) and not name.startswith(_OF_THE_RUN)
+    }
+
+
 def sources(folder: Path) -> Iterator[Path]:
     """Yield the source files of a project, in order: none of its hidden folders or environments."""
-    for place, names, files in os.walk(folder):
+    paths = (path for path in walk(folder, _PACKAGES) if path.suffix in _SOURCES)
+    return (path for path in paths if not _is_stack(path))
+
+
+def data(project: Path) -> Iterator[Path]:
+    """Yield the other files of a project, in order, but for those that git ignores."""
+    paths = (path for path in sorted(files_of(project)) if path.suffix not in _SOURCES)
+    return (path for path in paths if not _is_stack(path))
+
+
+def files_of(place: Path) -> Collection[Path]:
+    """Return the files that git tracks or does not ignore, and code; without git, all."""
+    if not place.is_dir():
+        return [place]
+    command = ("git", "-C", str(place), "ls-files", "-z", "--cached", "--others")
+    try:
+        listed = subprocess.run([*command, "--exclude-standard"], capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return list(walk(place))
+    names = map(os.fsdecode, listed.stdout.split(b"\0"))
+    own = {place / name for name in names if name and not name.endswith(".pyc")}
+    return own | {file for file in walk(place) if file.name.endswith(_CODE)}
+
+
+def walk(place: Path, without: Container[str] = _BYTECODE) -> Iterator[Path]:
+    """Yield the files below a folder, in order: none of its hidden folders or environments."""
+    for folder, names, files in os.walk(place):
         names[:] = sorted(
             name
             for name in names
-            if not name.startswith(".")
-            and name not in _PACKAGES
-            and not Path(place, name, _ENVIRONMENT).exists()
+            if not (name.startswith(".") or name in without)
+            and not Path(folder, name, _ENVIRONMENT).exists()
         )
-        paths = (Path(place, name) for name in sorted(files) if name.endswith(_SOURCES))
-        yield from (path for path in paths if not _is_stack(path))
+        yield from (Path(folder, file) for file in sorted(files))
 
 
 def _is_stack(path: Path) -> bool:
     """Return whether the path is of a stack's file; a cell has the environment instead."""
-    return path.suffix == ".toml" and path.parent.name == "stacks"
+    return path.suffix in (".toml", ".txt") and path.parent.name == "stacks"
 
 
 def _top(arguments: Sequence[str], here: Path) -> Path:

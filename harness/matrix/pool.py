@@ -91,6 +91,7 @@ def _one(cell: Cell, environments: Environments, fresh: bool, watch: _Watch) -> 
     if not fresh and cell.answers(question) and (cell.label or not cell.bad_cases()):
         watch.say(f"{cell}: kept {cell.report}")
         return
+    cell = replace(cell, only=() if fresh else cell.changed(question))
     start = time.monotonic()
     process = cell.start(environment, environments.cache, fresh=fresh)
     with watch.running(cell, process):

@@ -16,19 +16,13 @@ import pytest
 import harness
 from harness.isolation.garbage import importing
 from harness.junit.properties import STACK_VARIABLE
-from harness.matrix.home import sources
+from harness.matrix.home import deciding_variables, sources
+from harness.matrix.project_imports import ProjectImports
 from harness.reuse.digests import PACKAGES, PROJECT, Digests
-from harness.reuse.imports_of import ProjectImports
 from harness.reuse.recorder import FORKED, LISTED, READ, WROTE, native_libraries
 from harness.reuse.result_store import ResultStore
 from harness.session.fixtures import CASE, EXPECTATION
 
-# Variables that frameworks, XLA and Python read, but for those of the run itself.
-_VARIABLES = (
-    *("XLA_", "JAX_", "PJRT_", "TPU_", "LIBTPU_", "TF_", "TORCH", "PYTORCH_", "PT_", "CUDA_"),
-    *("NVIDIA_", "OMP_", "MKL_", "LD_", "PYTHON", STACK_VARIABLE),
-)
-_OF_THE_RUN = ("XLA_HARNESS_", "PYTHONPATH", "PYTEST_")
 # Options that choose cases, share them out or show them. Any other one, of any plugin or
 # conftest.py, may decide what a case does.
 _CHOOSE_OR_SHOW = frozenset(
@@ -148,14 +142,9 @@ class Dependencies:
     @cached_property
     def _common(self) -> list[object]:
         """What all cases of this process have in common besides files."""
-        variables = {
-            name: value
-            for name, value in sorted(self._environment.items())
-            if name.startswith(_VARIABLES) and not name.startswith(_OF_THE_RUN)
-        }
         return [
             self._environment.get(STACK_VARIABLE, ""),
-            variables,
+            deciding_variables(self._environment),
             {k: repr(v) for k, v in self._options.items() if k not in _CHOOSE_OR_SHOW},
             self._digests.package_names,
             sys.version,

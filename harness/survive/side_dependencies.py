@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from harness.matrix.home import paths_in, project_of
+from harness.matrix.home import files_of, paths_in, project_of, walk
 from harness.model.case_id import file_of
 from harness.reuse.dependencies import harness_digest, processor_features
 from harness.reuse.digests import SITE, Digests
@@ -29,7 +29,6 @@ _SITES = ("site-packages", "dist-packages")
 _ROOT = (".git", "pyproject.toml", "pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "setup.py")
 # Installers write them with the time, or with the digests of bytecode.
 _OF_INSTALLER = re.compile(r".*\.dist-info/(RECORD|uv_cache\.json)")
-_CODE = (".py", ".so")  # which tests may import though git ignores it
 # What a shell, a session or a runner sets differently each time.
 _OF_SESSION = re.compile(
     r"_|(OLD)?PWD|SHLVL|COLUMNS|LINES|(COLOR)?TERM(_.*)?|XLA_HARNESS_CACHE"
@@ -58,7 +57,7 @@ def dependencies(
     places = {Path(unquote(urlsplit(address).path)) for address in editable}
     places |= {Path(each) for each in path} - {*sites}
     for place in (project, *(each for each in places if not each.is_relative_to(project))):
-        names += [str(file) for file in _files(place) if not _is_in(file, written)]
+        names += [str(file) for file in files_of(place) if not _is_in(file, written)]
     digests = Digests(project, sites)
     variables = ((k, v) for k, v in os.environ.items() if not _OF_SESSION.fullmatch(k))
     return {
@@ -73,36 +72,10 @@ def dependencies(
 
 def _installed(site: Path) -> Iterator[str]:
     """Yield the names of a folder's installed files."""
-    for file in _walk(site):
+    for file in walk(site):
         name = str(file.relative_to(site))
         if not _OF_INSTALLER.fullmatch(name):
             yield f"{SITE}{name}"
-
-
-def _files(place: Path) -> Collection[Path]:
-    """Return the files that git tracks or does not ignore, and code; without git, all."""
-    if not place.is_dir():
-        return [place]
-    command = ("git", "-C", str(place), "ls-files", "-z", "--cached", "--others")
-    try:
-        listed = subprocess.run([*command, "--exclude-standard"], capture_output=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return list(_walk(place))
-    names = map(os.fsdecode, listed.stdout.split(b"\0"))
-    own = {place / name for name in names if name and not name.endswith(".pyc")}
-    return own | {file for file in _walk(place) if file.name.endswith(_CODE)}
-
-
-def _walk(place: Path) -> Iterator[Path]:
-    """Yield the files below a folder: none of its hidden folders, environments or bytecode."""
-    for folder, names, files in os.walk(place):
-        names[:] = [
-            name
-            for name in names
-            if not (name.startswith(".") or name == "__pycache__")
-            and not Path(folder, name, "pyvenv.cfg").exists()
-        ]
-        yield from (Path(folder, file) for file in files)
 
 
 def _is_in(file: Path, places: Collection[Path]) -> bool:

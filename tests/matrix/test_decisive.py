@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.lanes("virtual-tpu"), pytest.mark.topologies(1)]
 @pytest.fixture(autouse=True)
 def ran(request):
     events.write("client", {})  # here is no framework that has one
-    with Path("ran").open("a") as ran:
+    with Path("reports/ran").open("a") as ran:
         ran.write(f"{request.node.originalname} {drift.VERSION}\\n")
 
 def test_quick(): pass
@@ -58,7 +58,16 @@ reason = "it is broken on both"
 signature = "broken on both"
 """
 SETTINGS = "xla_quick = quick.txt\nxla_expectations = fixtures/expectations\n"
-COMMAND = ("qualify", "1", "2", "--json", "answer.json", "--no-attribution", "--reruns", "0")
+COMMAND = (
+    "qualify",
+    "1",
+    "2",
+    "--json",
+    "reports/answer.json",
+    "--no-attribution",
+    "--reruns",
+    "0",
+)
 BOTH = [
     *("test_counted", "test_fails_otherwise", "test_fixed"),
     *("test_missing", "test_quick", "test_regressed"),
@@ -98,7 +107,7 @@ def stacks(drift: Drift) -> Drift:
 
 def _ran(stacks: Drift) -> dict[str, list[str]]:
     """The names of the cases that ran on each stack since this was asked last."""
-    file = stacks.path / "ran"
+    file = stacks.path / "reports/ran"
     by_version: dict[str, list[str]] = {"1": [], "2": []}
     for line in file.read_text().splitlines() if file.exists() else []:
         name, version = line.split()
@@ -108,7 +117,7 @@ def _ran(stacks: Drift) -> dict[str, list[str]]:
 
 
 def _answer(stacks: Drift) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads((stacks.path / "answer.json").read_text())
+    answer: dict[str, Any] = json.loads((stacks.path / "reports/answer.json").read_text())
     return answer
 
 

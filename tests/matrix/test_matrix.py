@@ -23,7 +23,7 @@ def reports(drift: Drift, folder: str = "reports/matrix") -> list[str]:
 
 @pytest.fixture(scope="module")
 def matrix(shared_drift: Drift) -> tuple[Drift, str, str]:
-    done = shared_drift.run("matrix", "--stacks", "1,3,5,6", "--json", "all.json", *PATHS)
+    done = shared_drift.run("matrix", "--stacks", "1,3,5,6", "--json", "reports/all.json", *PATHS)
     assert done.returncode == 1, done.stderr
     return shared_drift, done.stdout, done.stderr
 
@@ -31,7 +31,7 @@ def matrix(shared_drift: Drift) -> tuple[Drift, str, str]:
 @pytest.mark.long
 def test_the_result_as_json(matrix: tuple[Drift, str, str]) -> None:
     drift, _, _ = matrix
-    data = json.loads((drift.path / "all.json").read_text())
+    data = json.loads((drift.path / "reports/all.json").read_text())
     assert data["no_answer"] == {}
     assert [stack["name"] for stack in data["stacks"]] == ["1", "3", "5", "6"]
     for stack in data["stacks"]:
@@ -92,6 +92,38 @@ def test_another_question_is_asked_anew(shared_drift: Drift) -> None:
     third = shared_drift.run("matrix", "--stacks", "1", *PATHS, *out, "--", "-k", "half")
     suite.write_text(text)
     assert "kept" not in third.stderr
+
+
+def test_only_edited_test_files_run_again(shared_drift: Drift) -> None:
+    other = shared_drift.path / "suites" / "area" / "test_other.py"
+    marks = "pytestmark = [pytest.mark.lanes('cpu'), pytest.mark.topologies(1)]\n"
+    text = f"import pytest\n{marks}def test_kept(): pass\ndef test_gone(): pass\n"
+    other.write_text(text)
+    command = ("matrix", "--stacks", "1", *PATHS, "--out", "reports/partial")
+    path = shared_drift.path / "reports/partial/1/cpu.xml"
+    try:
+        assert shared_drift.run(*command).returncode == 0
+        before = read(path)
+        other.write_text(text.replace("test_gone", "test_new"))
+        again = shared_drift.run(*command)
+        assert "[2 items]" in path.with_suffix(".log").read_text()
+        after = read(path)
+        assert "1 cpu: 7 passed, 1 skipped, 6 of them reused" in again.stderr
+        assert "1 cpu: kept" in shared_drift.run(*command).stderr
+        other.write_text(f"{text}def test_fails(): assert 0\n")
+        assert shared_drift.run(*command).returncode == 1
+        assert "[3 items]" in path.with_suffix(".log").read_text()
+        other.unlink()
+        assert shared_drift.run(*command).returncode == 0
+    finally:
+        other.unlink(missing_ok=True)
+    assert {*before.results} ^ {*after.results} == {
+        f"suites/area/test_other.py::{name}[cpu-1]" for name in ("test_gone", "test_new")
+    }
+    assert before.left_out == after.left_out
+    reused = {key for key, result in after.results.items() if "reused" in result.properties}
+    assert reused == {key for key in after.results if "test_drift" in key}
+    assert {*read(path).results} == reused
 
 
 @pytest.mark.long

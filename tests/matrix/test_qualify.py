@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.lanes("cpu"), pytest.mark.topologies(1)]
 @pytest.fixture
 def again(request):
     chosen = bool(request.config.getoption("--cases"))
-    while chosen and Path("hold").exists():
+    while chosen and Path("reports/hold").exists():
         time.sleep(0.1)
     return chosen
 
@@ -40,7 +40,7 @@ def test_shaky(n, again):
 WRONG = "def double(n): return 0\n"
 RIGHT = "def double(n): return 2 * n\n"
 FILE = "suites/area/test_drift.py"
-COMMAND = ("qualify", "1", "2", "--lanes", "cpu", "--json", "answer.json")
+COMMAND = ("qualify", "1", "2", "--lanes", "cpu", "--json", "reports/answer.json")
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Told:
 
 
 def told(drift: Drift, code: int, output: str, errors: str) -> Told:
-    answer = json.loads((drift.path / "answer.json").read_text())
+    answer = json.loads((drift.path / "reports/answer.json").read_text())
     return Told(code, output, errors, answer)
 
 
@@ -75,7 +75,7 @@ def stacks(tmp_path_factory: pytest.TempPathFactory, environments_cache: Any) ->
 @pytest.fixture(scope="module")
 def interrupted(stacks: Drift) -> Told:
     """Ctrl-C while the representatives are rerun."""
-    hold = stacks.path / "hold"
+    hold = stacks.path / "reports/hold"
     hold.touch()
     done = stacks.interrupt("reports/qualify/1..2/rerun-1/2/cpu.log", *COMMAND)
     hold.unlink()

@@ -18,16 +18,25 @@ pytestmark = [pytest.mark.lanes("virtual-tpu"), pytest.mark.topologies(1)]
 
 @pytest.mark.parametrize("n", range(1, 5))
 def test_double(n):
-    while n > 2 and Path("hold").exists():
+    while n > 2 and Path("reports/hold").exists():
         time.sleep(0.1)
     events.write("client", {})  # here is no framework that has one
-    with Path("ran").open("a") as ran:
+    with Path("reports/ran").open("a") as ran:
         ran.write(f"{n} {drift.double(3)}\\n")
     assert drift.double(n) == 2 * n, "double"
 """
 FILE = "suites/area/test_drift.py"
 QUICK = "".join(f"{FILE}::test_double[virtual-tpu-1-{n}]\n" for n in (1, 2, 9))
-COMMAND = ("qualify", "1", "2", "--json", "answer.json", "--no-attribution", "--reruns", "0")
+COMMAND = (
+    "qualify",
+    "1",
+    "2",
+    "--json",
+    "reports/answer.json",
+    "--no-attribution",
+    "--reruns",
+    "0",
+)
 OTHERS = "Still open: all other cases."
 
 
@@ -50,13 +59,13 @@ def _interrupted(stacks: Drift, candidate: str, *command: str) -> str:
 
 
 def test_the_quick_cases_come_first(stacks: Drift) -> None:
-    (stacks.path / "hold").touch()
+    (stacks.path / "reports/hold").touch()
     output = _interrupted(stacks, "2", *COMMAND)
-    (stacks.path / "hold").unlink()
+    (stacks.path / "reports/hold").unlink()
     assert " answer of the quick cases " in output
     assert OTHERS in output
     assert "1 regressed, 1 unchanged." in output
-    first = json.loads((stacks.path / "answer.json").read_text())
+    first = json.loads((stacks.path / "reports/answer.json").read_text())
     assert first["open"] == {"cases": True, "reruns": 0, "attributions": 0}
 
     done = stacks.run(*COMMAND)
@@ -65,10 +74,10 @@ def test_the_quick_cases_come_first(stacks: Drift) -> None:
     assert "2 virtual-tpu-quick: kept" not in done.stderr  # it has a failure
     assert done.stdout.count(" answer of the quick cases ") == 1
     assert "3 regressed, 1 unchanged." in done.stdout
-    assert json.loads((stacks.path / "answer.json").read_text())["counts"] == {
+    assert json.loads((stacks.path / "reports/answer.json").read_text())["counts"] == {
         "regressed": 3, "unchanged": 1,
     }  # fmt: skip
-    ran = (stacks.path / "ran").read_text().splitlines()
+    ran = (stacks.path / "reports/ran").read_text().splitlines()
     # A failure is measured each time, and any other case may run again as a check.
     assert ran.count("1 9") == 2
     assert set(ran) == {f"{n} {double}" for n in range(1, 5) for double in (6, 9)}
@@ -77,11 +86,11 @@ def test_the_quick_cases_come_first(stacks: Drift) -> None:
 
 def test_quick_cases_alone_qualify_nothing(stacks: Drift) -> None:
     stacks.stack("3", GOOD.replace("n // 2", "n / 2"))
-    (stacks.path / "hold").touch()
+    (stacks.path / "reports/hold").touch()
     output = _interrupted(stacks, "3", "qualify", "1", "3", *COMMAND[3:])
     assert "2 unchanged." in output
     assert "Can't tell yet: nothing regressed among the quick cases." in output
-    answer = json.loads((stacks.path / "answer.json").read_text())
+    answer = json.loads((stacks.path / "reports/answer.json").read_text())
     assert answer["exit_code"] == 2
 
 

@@ -125,6 +125,7 @@ def project(path: Path, cache: Path) -> Drift:
     """The project with its suite and without stacks, and no results to reuse."""
     shutil.rmtree(cache / RESULTS, ignore_errors=True)
     (path / "suites" / "area").mkdir(parents=True)
+    (path / "reports").mkdir()  # what commands write there is no data of the project
     (path / "suites" / "area" / "__init__.py").write_text('"""Drift is right."""\n')
     (path / "suites" / "area" / "test_drift.py").write_text(SUITE)
     (path / "pytest.ini").write_text(INI)

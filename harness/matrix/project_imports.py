@@ -6,6 +6,7 @@ import ast
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 from harness.matrix.home import sources
@@ -23,6 +24,8 @@ class ProjectImports:
     def __init__(self, project: Path, has: Callable[[Path], bool]) -> None:
         """``has`` says of a path whether it is a part of the project."""
         self._project, self._has = project, cache(has)
+        self._is_file = cache(lambda text: has(path := Path(text)) and path.is_file())
+        self._places = cache(self._places_of)
         self.direct = cache(self._direct)
 
     def all_of(self, files: Iterable[Path]) -> frozenset[Path]:
@@ -44,22 +47,37 @@ class ProjectImports:
         folders = [folder for folder in file.parents if self._has(folder)]
         around = [folder / name for folder in folders for name in ("conftest.py", "__init__.py")]
         modules = set(_modules(tree, file.parent.relative_to(_top(file.parent)).parts))
-        if _COMPUTED in modules:
+        open_ = [name for name in modules if name.endswith(".")]
+        if _COMPUTED in modules or any(self._places(file.parent, _first(name)) for name in open_):
             around += [path for path in sources(self._project) if path.suffix == ".py"]
-        names = modules - {_COMPUTED}
-        imported = [path for name in names for path in self._files(name, file.parent)]
-        return [path for path in (*around, *imported) if self._has(path) and path.is_file()]
+        imported = (self._files(name, file.parent) for name in modules - {_COMPUTED})
+        paths = (*map(str, around), *chain.from_iterable(imported))
+        return [Path(path) for path in paths if self._is_file(path)]
 
-    def _files(self, name: str, folder: Path) -> Iterator[Path]:
-        """Yield each file that can be meant by the module's name, its packages' included."""
-        bases = {self._project, folder, _top(folder), *(Path(place) for place in sys.path if place)}
+    def _files(self, name: str, folder: Path) -> Iterator[str]:
+        """Yield each file of the project that the module's name can mean, its packages' too."""
         parts = name.split(".")
+        places = self._places(folder, _first(name))
         for end in range(1, len(parts) + 1):
             module = sys.modules.get(".".join(parts[:end]))
-            yield Path(getattr(module, "__file__", None) or "")
-            for base in filter(self._has, bases):
-                path = base.joinpath(*parts[:end])
-                yield from (path.with_suffix(".py"), path / "__init__.py")
+            paths = [getattr(module, "__file__", None) or ""]
+            for place in places:
+                path = "/".join((place, *parts[:end]))
+                paths += (f"{path}.py", f"{path}/__init__.py")
+            yield from filter(self._is_file, paths)
+
+    def _places_of(self, folder: Path, first: str) -> list[str]:
+        """Return where in the project an import in that folder finds a name, if it does."""
+        places = {self._project, folder, _top(folder), *map(Path, filter(None, sys.path))}
+        return [
+            str(place)
+            for place in filter(self._has, places)
+            if (place / first).is_dir() or (place / f"{first}.py").is_file()
+        ]
+
+
+def _first(name: str) -> str:
+    return name.partition(".")[0]
 
 
 def _top(folder: Path) -> Path:
@@ -70,7 +88,10 @@ def _top(folder: Path) -> Path:
 
 
 def _modules(tree: ast.Module, package: Sequence[str]) -> Iterator[str]:
-    """Yield the names of the imported modules; _COMPUTED for one that is not written there."""
+    """Yield the names of the imported modules; _COMPUTED for one that is not written there.
+
+    The name of a package ends with a dot if only the module in it is computed.
+    """
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
@@ -81,9 +102,16 @@ def _modules(tree: ast.Module, package: Sequence[str]) -> Iterator[str]:
                 yield base
                 yield from (f"{base}.{alias.name}" for alias in names)
             case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in _IMPORTING:
-                first = node.args[0] if node.args else None
-                text = first.value if isinstance(first, ast.Constant) else None
-                yield text if isinstance(text, str) else _COMPUTED
+                yield _named(node.args[0] if node.args else None)
             case ast.Assign(targets=[ast.Name(id="pytest_plugins")], value=value):
                 texts = [each.value for each in ast.walk(value) if isinstance(each, ast.Constant)]
                 yield from (text for text in texts if isinstance(text, str))
+
+
+def _named(argument: ast.expr | None) -> str:
+    match argument:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=[ast.Constant(value=str(text)), *_]) if "." in text:
+            return text[: text.rindex(".") + 1]
+    return _COMPUTED
