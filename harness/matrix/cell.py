@@ -242,8 +242,9 @@ class Cell:
             command += [f"--reuse-check={1 if fresh else _CHECKED}"]
         if first := [*dict.fromkeys((*self.bad_cases(), *self.first))]:
             command.append(f"--first={self._written(first, 'first').absolute()}")
-        # Other cells have the other cores, whatever the project's ini says.
-        command += ["-n", str(self.workers)] if self.workers > 1 else ["-o", "xla_workers=0"]
+        # Other cells have the other cores, whatever the project's ini says. It is set for several
+        # workers, too: what one run measured is reused in another only if such options agree.
+        command += ["-o", "xla_workers=0", *(["-n", str(self.workers)] if self.workers > 1 else [])]
         return [*command, *self._places()]
 
     def _recorded(self) -> dict[str, Any]:

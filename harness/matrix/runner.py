@@ -9,7 +9,7 @@ from pathlib import Path
 from harness.junit.report import Report
 from harness.junit.result import Result
 from harness.matrix import pool
-from harness.matrix.cell import Cell
+from harness.matrix.cell import Cell, Question
 from harness.stacks.environments import Environments
 from harness.stacks.stack import Stack
 
@@ -35,9 +35,14 @@ class Runner:
 
     def has_answer(self, cell: Cell) -> bool:
         """Return whether the cell was run in full before."""
-        return not self.fresh and cell.answers(
-            cell.asks(self.environments.create(cell.stack, self.say))
-        )
+        return not self.fresh and cell.answers(self._question(cell))
+
+    def runs_few(self, cell: Cell) -> bool:
+        """Return whether only edited test files of the cell are left to run, or nothing."""
+        return self.has_answer(cell) or bool(not self.fresh and cell.changed(self._question(cell)))
+
+    def _question(self, cell: Cell) -> Question:
+        return cell.asks(self.environments.create(cell.stack, self.say))
 
     def reports(
         self, stacks: Iterable[Stack], cases: Sequence[Result], folders: Sequence[str]

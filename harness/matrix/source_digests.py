@@ -35,26 +35,17 @@ class SourceDigests:
     by_test_file: Mapping[str, str]  # as seen from the folder where pytest runs
 
 
-@cache
 def source_digests(arguments: Sequence[str], files: Sequence[str] = ()) -> SourceDigests:
     """Return the digests for the test files that the arguments name, or only for ``files``."""
     here = Path.cwd()
     project, home = project_of(arguments, here), home_of(arguments, here)
-    given = [Path(file_of(text)).resolve() for text in paths_in(arguments)]
-    own = Path(harness.__file__).parent  # an edit of the harness concerns all cases
-    of_project = {path for path in sources(project) if not path.is_relative_to(own)}
-    tests = {path for path in of_project if _is_test_file(path)}
+    given = tuple(Path(file_of(text)).resolve() for text in paths_in(arguments))
+    imports = _imports(project)
     chosen = [home / file for file in files] or [
-        path for path in tests if any(path.is_relative_to(place) for place in given)
+        path for path in imports.tests if any(path.is_relative_to(place) for place in given)
     ]
-    folders = (folder for path in of_project for folder in path.parents)
-    imports = ProjectImports(project, {*of_project, *folders}.__contains__)
-    by_test_file = {
-        os.path.relpath(path, home): _digest({path} | (tests & imports.all_of([path])))
-        for path in sorted(chosen)
-    }
-    others = (path for path in _sources(project, given) if path not in tests)
-    return SourceDigests(_digest(others), by_test_file)
+    by_test_file = {os.path.relpath(path, home): imports.digest(path) for path in sorted(chosen)}
+    return SourceDigests(_shared(project, given, imports.tests), by_test_file)
 
 
 def data_digest(arguments: Sequence[str], out: Path) -> str:
@@ -74,11 +65,34 @@ def data_digest(arguments: Sequence[str], out: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def _sources(project: Path, given: Iterable[Path]) -> Iterable[Path]:
+class _TestImports:
+    """Test files of a project, and which of them each one imports."""
+
+    def __init__(self, project: Path) -> None:
+        own = Path(harness.__file__).parent  # an edit of the harness concerns all cases
+        every = {path for path in sources(project) if not path.is_relative_to(own)}
+        folders = (folder for path in every for folder in path.parents)
+        self._imports = ProjectImports(project, {*every, *folders}.__contains__)
+        self.tests = frozenset(path for path in every if _is_test_file(path))
+        self.digest = cache(self._digest)
+
+    def _digest(self, path: Path) -> str:
+        return _digest({path} | (self.tests & self._imports.all_of([path])))
+
+
+_imports = cache(_TestImports)
+
+
+@cache
+def _shared(project: Path, given: Iterable[Path], tests: frozenset[Path]) -> str:
     places = [Path(harness.__file__).parent, project, *map(Path, python_path(os.environ))]
     places += [path for path in given if not path.is_relative_to(project)]
-    for place in places:
-        yield from [place] if place.is_file() else sources(place)
+    every = (path for place in places for path in _files_in(place))
+    return _digest(path for path in every if path not in tests)
+
+
+def _files_in(place: Path) -> Iterable[Path]:
+    return [place] if place.is_file() else sources(place)
 
 
 def _is_test_file(path: Path) -> bool:

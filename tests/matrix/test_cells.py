@@ -10,8 +10,8 @@ import pytest
 from support.paths import ROOT
 
 from harness.commands.matrix import cells_of
+from harness.matrix import source_digests
 from harness.matrix.cell import Cell
-from harness.matrix.source_digests import source_digests
 from harness.stacks.catalogue import Catalogue
 from harness.stacks.environments import Environment
 
@@ -86,11 +86,11 @@ def test_an_edit_changes_what_chosen_cases_depend_on(
     stack = Catalogue(ROOT / "fixtures/stacks").find("2.9.0")
     whole = Cell(stack, "cpu", tmp_path / "reports/1", ("suites",))
     few = replace(whole, cases=("suites/test_a.py::test_x[cpu]",))
-    source_digests.cache_clear()
     before = [cell.asks(Environment(tmp_path)) for cell in (whole, few)]
     with (tmp_path / edited).open("a") as file:
         file.write("# edited\n")
-    source_digests.cache_clear()
+    source_digests._imports.cache_clear()
+    source_digests._shared.cache_clear()
     after = [cell.asks(Environment(tmp_path)) for cell in (whole, few)]
     assert [old != new for old, new in zip(before, after, strict=True)] == [
         not edited.startswith("reports"),
