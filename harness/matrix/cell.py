@@ -15,7 +15,7 @@ from typing import Any, cast
 from harness import frameworks
 from harness.errors import BadInputError
 from harness.isolation import libc
-from harness.junit import kept, report
+from harness.junit import completed, report
 from harness.junit.properties import STACK_VARIABLE
 from harness.junit.report import Report
 from harness.lanes import LANES, lane_named
@@ -173,7 +173,7 @@ class Cell:
             )
         if self.only:
             others = cast("Mapping[str, str]", question["tests"]).keys() - set(self.only)
-            kept.complete(self._new, self._former, others)
+            completed.complete(self._new, self._former, others)
             self._former.unlink()
             finished = replace(report.read(self._new), path=self.report)
         self._new.replace(self.report)
