@@ -52,6 +52,7 @@ class FileRecorder:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+            self._known = set()  # here and not in a fork, which would copy what it frees
         return used
 
     def used(self) -> list[str]:
