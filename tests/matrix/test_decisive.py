@@ -58,16 +58,8 @@ reason = "it is broken on both"
 signature = "broken on both"
 """
 SETTINGS = "xla_quick = quick.txt\nxla_expectations = fixtures/expectations\n"
-COMMAND = (
-    "qualify",
-    "1",
-    "2",
-    "--json",
-    "reports/answer.json",
-    "--no-attribution",
-    "--reruns",
-    "0",
-)
+ANSWER = "reports/answer.json"
+COMMAND = ("qualify", "1", "2", "--json", ANSWER, "--no-attribution", "--reruns", "0")
 BOTH = [
     *("test_counted", "test_fails_otherwise", "test_fixed"),
     *("test_missing", "test_quick", "test_regressed"),
@@ -117,7 +109,7 @@ def _ran(stacks: Drift) -> dict[str, list[str]]:
 
 
 def _answer(stacks: Drift) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads((stacks.path / "reports/answer.json").read_text())
+    answer: dict[str, Any] = json.loads((stacks.path / ANSWER).read_text())
     return answer
 
 

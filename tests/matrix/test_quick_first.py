@@ -27,16 +27,8 @@ def test_double(n):
 """
 FILE = "suites/area/test_drift.py"
 QUICK = "".join(f"{FILE}::test_double[virtual-tpu-1-{n}]\n" for n in (1, 2, 9))
-COMMAND = (
-    "qualify",
-    "1",
-    "2",
-    "--json",
-    "reports/answer.json",
-    "--no-attribution",
-    "--reruns",
-    "0",
-)
+ANSWER = "reports/answer.json"
+COMMAND = ("qualify", "1", "2", "--json", ANSWER, "--no-attribution", "--reruns", "0")
 OTHERS = "Still open: all other cases."
 
 
@@ -65,7 +57,7 @@ def test_the_quick_cases_come_first(stacks: Drift) -> None:
     assert " answer of the quick cases " in output
     assert OTHERS in output
     assert "1 regressed, 1 unchanged." in output
-    first = json.loads((stacks.path / "reports/answer.json").read_text())
+    first = json.loads((stacks.path / ANSWER).read_text())
     assert first["open"] == {"cases": True, "reruns": 0, "attributions": 0}
 
     done = stacks.run(*COMMAND)
@@ -74,7 +66,7 @@ def test_the_quick_cases_come_first(stacks: Drift) -> None:
     assert "2 virtual-tpu-quick: kept" not in done.stderr  # it has a failure
     assert done.stdout.count(" answer of the quick cases ") == 1
     assert "3 regressed, 1 unchanged." in done.stdout
-    assert json.loads((stacks.path / "reports/answer.json").read_text())["counts"] == {
+    assert json.loads((stacks.path / ANSWER).read_text())["counts"] == {
         "regressed": 3, "unchanged": 1,
     }  # fmt: skip
     ran = (stacks.path / "reports/ran").read_text().splitlines()
@@ -90,7 +82,7 @@ def test_quick_cases_alone_qualify_nothing(stacks: Drift) -> None:
     output = _interrupted(stacks, "3", "qualify", "1", "3", *COMMAND[3:])
     assert "2 unchanged." in output
     assert "Can't tell yet: nothing regressed among the quick cases." in output
-    answer = json.loads((stacks.path / "reports/answer.json").read_text())
+    answer = json.loads((stacks.path / ANSWER).read_text())
     assert answer["exit_code"] == 2
 
 
