@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 from junitparser.xunit2 import TestSuite
 
 from harness import files
-from harness.junit.properties import LEFT_OUT, REUSED, STACK_PROPERTY
+from harness.junit.properties import LEFT_OUT, REUSED, STACK_PROPERTY, when_measured
 from harness.junit.reader import Reader
 from harness.junit.seal import sealed
 from harness.junit.stream import Head
@@ -43,6 +43,6 @@ def complete(report: Path, former: Path, of_files: Collection[str]) -> None:
 
 
 def _measured(head: Head) -> str:
-    """Return when a run began, UTC, and its stack, as cases say it that were reused."""
-    began = datetime.fromisoformat(head.attributes["timestamp"]).astimezone(UTC)
-    return f"{began:%Y-%m-%dT%H:%M:%SZ} {head.properties.get(STACK_PROPERTY, '')}".rstrip()
+    """Return when a report's cases were measured, as a case says it that was reused."""
+    began = datetime.fromisoformat(head.attributes["timestamp"])
+    return when_measured(began, head.properties.get(STACK_PROPERTY, ""))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from harness.model.provenance import PROPERTY as MODIFIED
 from harness.model.versions import COMPONENTS
 from harness.model.wheel_checksums import PROPERTY as WHEELS
@@ -62,6 +64,11 @@ OUTCOMES, LOST = "outcomes", "lost"
 _READ = frozenset({OUTCOMES, LOST})
 # The names that no test may set in a report of ours. The writer renames them with ``of_a_test``.
 RESERVED = SAID_BY_TESTS | _FACTS | _RECORD | _MERGED | _READ | frozenset(VERSIONS)
+
+
+def when_measured(began: datetime, stack: str) -> str:
+    """Return the value of REUSED: when the run began, and its stack if it was told one."""
+    return f"{began.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ} {stack}".rstrip()
 
 
 def of_a_test(name: str) -> str:

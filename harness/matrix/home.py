@@ -95,7 +95,7 @@ def sources(folder: Path) -> Iterator[Path]:
 
 
 def data(project: Path) -> Iterator[Path]:
-    """Yield the other files of a project, in order, but for those that git ignores."""
+    """Yield the files of a project that are no sources, in order: none that git ignores."""
     paths = (path for path in sorted(files_of(project)) if path.suffix not in _SOURCES)
     return (path for path in paths if not _is_stack(path))
 

@@ -39,7 +39,10 @@ class Runner:
 
     def runs_few(self, cell: Cell) -> bool:
         """Return whether only edited test files of the cell are left to run, or nothing."""
-        return self.has_answer(cell) or bool(not self.fresh and cell.changed(self._question(cell)))
+        if self.fresh:
+            return False
+        question = self._question(cell)
+        return cell.answers(question) or bool(cell.changed(question))
 
     def _question(self, cell: Cell) -> Question:
         return cell.asks(self.environments.create(cell.stack, self.say))

@@ -56,6 +56,11 @@ def data_digest(arguments: Sequence[str], out: Path) -> str:
     project, out = project_of(arguments, Path.cwd()), out.resolve()
     if out.is_relative_to(project):
         out = project.joinpath(*out.relative_to(project).parts[:1])
+    return _data(project, out)
+
+
+@cache  # all cells of a command ask for it
+def _data(project: Path, out: Path) -> str:
     digest = hashlib.sha256()
     for path in data(project):
         if not path.is_relative_to(out):

@@ -16,7 +16,13 @@ import pytest
 from harness.errors import BadInputError
 from harness.isolation.item_result import deserialized
 from harness.isolation.pytest_child import USED
-from harness.junit.properties import HOST_CALLS, REUSED, REUSED_WRONGLY, STACK_VARIABLE
+from harness.junit.properties import (
+    HOST_CALLS,
+    REUSED,
+    REUSED_WRONGLY,
+    STACK_VARIABLE,
+    when_measured,
+)
 from harness.lanes import LANES
 from harness.model.outcome import Kind
 from harness.printable import printable
@@ -64,8 +70,7 @@ class CaseReuse:
         self._recorder = FileRecorder()
         self._every = int(config.getoption("reuse_check"))
         self._seed = config.getoption("reuse_seed")
-        stack = environment.get(STACK_VARIABLE, "")
-        self._run = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {stack}".rstrip()
+        self._run = when_measured(datetime.now(UTC), environment.get(STACK_VARIABLE, ""))
         self._item: pytest.Item | None = None  # that runs now
         self._key = ""  # of it in the store
         self._reports: list[dict[str, Any]] = []  # of it

@@ -165,7 +165,7 @@ def test_a_search_tells_what_fails_and_writes_it(tmp_path: Path) -> None:
     done = xla_harness("fuzz", "--framework", "torch", *options, cwd=ROOT)
     data = json.loads(report.read_text())
     assert done.returncode == int(bool(data["failures"])), done.stderr
-    assert data["programs"] > 0
+    assert data["programs"] > 5
     for failure in data["failures"]:
         assert failure["endings"][0]["kind"] in ("failed", "wrong", "crash", "hang")
         assert (tmp_path / f"test_{failure['name']}.py").exists()

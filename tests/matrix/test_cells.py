@@ -91,6 +91,7 @@ def test_an_edit_changes_what_chosen_cases_depend_on(
         file.write("# edited\n")
     source_digests._imports.cache_clear()
     source_digests._shared.cache_clear()
+    source_digests._data.cache_clear()
     after = [cell.asks(Environment(tmp_path)) for cell in (whole, few)]
     assert [old != new for old, new in zip(before, after, strict=True)] == [
         not edited.startswith("reports"),
