@@ -22,8 +22,9 @@ from harness.errors import BadInputError
 from harness.stacks import uv
 from harness.stacks.environments import Say, cache_folder
 
-# They are released together, and the newest that the candidate accepts is what pip installs.
-_FOLLOWERS = {"jax": ("jaxlib",)}
+# They are released together. pip installs the newest jaxlib that jax accepts; torch_xla names no
+# torch, and only loads beside the one it was built for.
+_FOLLOWERS = {"jax": "jaxlib", "torch-xla": "torch"}
 _COMPLETE = "complete"
 _CUDA_PLUGIN = re.compile(r"jax-(cuda\d+)-plugin")
 
@@ -108,7 +109,7 @@ def twin(base: Path, wanted: Mapping[str, str], installed: Installed, say: Say) 
             )
     say(f"resolving {' '.join(wanted.values())} beside {len(installed.versions)} packages")
     text = _resolved(base, wanted, installed)
-    _check_plugins(text)
+    _check_pairs(text, wanted)
     digest = hashlib.sha256(f"{base.resolve()}\n{text}".encode()).hexdigest()[:12]
     folder = cache_folder() / "survive" / digest
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -138,10 +139,11 @@ def _resolved(base: Path, wanted: Mapping[str, str], installed: Installed) -> st
     What the candidate needs may become older. Nothing else may: a resolver would avoid a package's
     upper bound by an old release that has none yet.
     """
-    followers = {name for each in wanted for name in _FOLLOWERS.get(each, ())}
-    needed = _compiled(base, wanted, wanted.values(), ())
-    free = {canonicalize_name(line.partition("==")[0]) for line in needed.splitlines()}
+    followers = {_FOLLOWERS[name] for name in wanted if name in _FOLLOWERS}
+    free = _versions(_compiled(base, wanted, wanted.values(), ()))
     lines, pins = list(wanted.values()), []
+    if "torch-xla" in wanted and "torch" not in wanted:
+        lines.append(f"torch=={_minor(free['torch-xla'])}.*")
     for name, version in installed.versions.items():
         if name in wanted:
             continue
@@ -156,13 +158,13 @@ def _resolved(base: Path, wanted: Mapping[str, str], installed: Installed) -> st
     return _compiled(base, wanted, lines, pins)
 
 
-def _check_plugins(pins: str) -> None:
-    """Raise BadInputError if jaxlib would not use the CUDA plugin, for its version.
+def _check_pairs(pins: str, wanted: Iterable[str]) -> None:
+    """Raise BadInputError if one of two packages would not work, for the other's version.
 
-    It would only warn (jaxlib/plugin_support.py) and go without the plugin's kernels, which is not
-    what the tests will meet.
+    jaxlib would only warn of a CUDA plugin (jaxlib/plugin_support.py) and go without its kernels,
+    which is not what the tests will meet, and torch_xla can't be imported beside another torch.
     """
-    versions = dict(line.split("==", 1) for line in pins.splitlines() if "==" in line)
+    versions = _versions(pins)
     for match in filter(None, map(_CUDA_PLUGIN.fullmatch, versions)):
         pair = [versions[name] for name in ("jaxlib", match[0]) if name in versions]
         if len({Version(version).release for version in pair}) > 1:
@@ -170,6 +172,22 @@ def _check_plugins(pins: str) -> None:
                 f"jaxlib {pair[0]} does not use {match[0]} {pair[1]}: "
                 f"jax[{match[1]}]==VERSION moves both"
             )
+    pair = [versions[name] for name in ("torch", "torch-xla") if name in versions]
+    if len(set(map(_minor, pair))) > 1 and {"torch", "torch-xla"}.intersection(wanted):
+        raise BadInputError(
+            f"torch_xla {pair[1]} can't be loaded with torch {pair[0]}: "
+            "torch_xla==VERSION moves both"
+        )
+
+
+def _versions(pins: str) -> dict[str, str]:
+    """Return the version of each pinned package."""
+    pairs = (line.partition("==") for line in pins.splitlines())
+    return {canonicalize_name(name): version for name, same, version in pairs if same}
+
+
+def _minor(version: str) -> str:
+    return "{}.{}".format(*Version(version).release)
 
 
 def _compiled(

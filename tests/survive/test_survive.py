@@ -335,6 +335,30 @@ def test_a_cuda_plugin_moves_too(owner: Owner, tmp_path: Path) -> None:
     assert owner.badge == ("jax 1003", "works", "brightgreen")
 
 
+def test_torch_moves_with_torch_xla(owner: Owner, tmp_path: Path) -> None:
+    """torch_xla requires no torch, and is loaded only by the one that it was built for."""
+    wheels = owner.python.parents[2] / "wheels"
+    for version in ("1001.1.0", "1001.1.1", "1001.2.0", "1001.3.0"):
+        wheel(wheels, version, f"__version__ = '{version}'", name="torch")
+    for version in ("1001.1.0", "1001.2.1"):
+        wheel(wheels, version, f"__version__ = '{version}'", name="torch_xla")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "wheels").symlink_to(wheels)
+    packages = "torch==1001.1.0", "torch_xla==1001.1.0"
+    python = environment(tmp_path / "own", "pytest==9.0.2", *packages)
+    owner.write(test_one="import torch_xla\ndef test_one(): pass")
+    done = owner.survive("torch==1001.2.0", "--", "test_one.py", python=python)
+    assert done.returncode == 2, done.stdout
+    message = "torch_xla 1001.1.0 can't be loaded with torch 1001.2.0: "
+    assert f"{message}torch_xla==VERSION moves both" in done.stderr
+    done = owner.survive("torch_xla==1001.2.1", "--", "test_one.py", python=python)
+    assert done.returncode == 0, done.stderr
+    assert "Moved along: torch 1001.1.0 -> 1001.2.0." in done.stdout
+    done = owner.survive("torch==1001.1.1", "--", "test_one.py", python=python)
+    assert done.returncode == 2  # no test had loaded it
+    assert "no test process had loaded torch" in done.stderr
+
+
 def test_an_older_candidate_that_needs_an_older_package(owner: Owner, tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "wheels").symlink_to(owner.python.parents[2] / "wheels")
