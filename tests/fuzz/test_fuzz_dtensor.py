@@ -159,9 +159,10 @@ def test_what_is_written_runs_under_any_pytest(tmp_path: Path) -> None:
     assert "Not equal to tolerance" in failed.stdout
 
 
+@pytest.mark.long
 def test_a_search_tells_what_fails_and_writes_it(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    options = ["--budget", "20s", "-n", "1", "--out", tmp_path, "--json", report]
+    options = ["--budget", "1m", "-n", "1", "--out", tmp_path, "--json", report]
     done = xla_harness("fuzz", "--framework", "torch", *options, cwd=ROOT)
     data = json.loads(report.read_text())
     assert done.returncode == int(bool(data["failures"])), done.stderr
