@@ -138,31 +138,31 @@ class Proof:
 
 
 def proof(
-    run: SideRun, package: str, modules: Collection[str], version: str, within: Path | None
+    run: SideRun, package: str, modules: set[str], version: str, within: Path | None
 ) -> Proof | None:
     """Return the proof that the tests had loaded this version, from the environment ``within``.
 
     None if no process had loaded any of the package's ``modules``. Raises BadInputError if one had
     loaded another version, or one from elsewhere.
     """
-    loaded = {
-        each["pid"]: each["modules"][name]
-        for each in run.processes
-        for name in modules
-        if name in each["modules"]
-    }
-    for text, place in loaded.values():
-        is_elsewhere = within is not None and not Path(place).is_relative_to(within)
-        if _differs(text, version) or is_elsewhere:
-            raise BadInputError(
-                f"the tests had loaded {package} {text} from {place}, not {version}"
-                + (f" from {within}" if within else "")
-                + ": PYTHONPATH, a setting of pytest, conftest.py or a test puts it first"
-            )
-    if not loaded:
+    own = package.replace("-", "_")  # torch_xla's wheel has torchax, too, of another version
+    versions = {own} if own in modules else {*modules}
+    places: dict[int, str] = {}  # by process
+    for each in run.processes:
+        for name in sorted(modules.intersection(each["modules"]), key=lambda name: name == own):
+            text, places[each["pid"]] = each["modules"][name]
+            place = places[each["pid"]]
+            is_elsewhere = within is not None and not Path(place).is_relative_to(within)
+            if (name in versions and _differs(text, version)) or is_elsewhere:
+                raise BadInputError(
+                    f"the tests had loaded {name} {text} from {place}, not {version}"
+                    + (f" from {within}" if within else "")
+                    + ": PYTHONPATH, a setting of pytest, conftest.py or a test puts it first"
+                )
+    if not places:
         return None
-    of = sum(each["ran"] or each["pid"] in loaded for each in run.processes)
-    return Proof(package, version, next(iter(loaded.values()))[1], len(loaded), of)
+    of = sum(each["ran"] or each["pid"] in places for each in run.processes)
+    return Proof(package, version, next(iter(places.values())), len(places), of)
 
 
 def check_platforms(base: SideRun, candidate: SideRun) -> None:

@@ -12,12 +12,13 @@ import pytest
 from support.drift import wheel
 from support.owner import NEW, OLD, Owner, environment
 
+from harness.errors import BadInputError
 from harness.junit.result import Result
 from harness.model.outcome import Kind
 from harness.stacks import constraints
 from harness.stacks.environments import plugin_path
-from harness.survive.side import SideProcess
-from harness.survive.survival import slower
+from harness.survive.side import SideProcess, SideRun
+from harness.survive.survival import proof, slower
 
 SUITE = """
 import os, pathlib, time, unittest
@@ -357,6 +358,21 @@ def test_torch_moves_with_torch_xla(owner: Owner, tmp_path: Path) -> None:
     done = owner.survive("torch==1001.1.1", "--", "test_one.py", python=python)
     assert done.returncode == 2  # no test had loaded it
     assert "no test process had loaded torch" in done.stderr
+
+
+def test_a_wheel_with_two_modules() -> None:
+    """Only the one of the package's name has its version; torch_xla's has torchax 0.0.4, too."""
+    loaded = {"torch_xla": ("2.9.0", "/new/torch_xla/x.py"), "torchax": ("0.0.4", "/new/torchax/x")}
+    run = SideRun(processes=[{"pid": 1, "ran": True, "modules": loaded}])
+    modules = {"torch_xla", "torchax", "_XLAC"}
+    shown = proof(run, "torch-xla", modules, "2.9.0", Path("/new"))
+    assert shown is not None
+    assert (shown.place, shown.processes, shown.of) == ("/new/torch_xla/x.py", 1, 1)
+    with pytest.raises(BadInputError, match=r"loaded torch_xla 2\.9\.0 from .*, not 2\.8\.0"):
+        proof(run, "torch-xla", modules, "2.8.0", Path("/new"))
+    loaded["torchax"] = ("0.0.4", "/old/torchax/x")
+    with pytest.raises(BadInputError, match=r"loaded torchax 0\.0\.4 from /old"):
+        proof(run, "torch-xla", modules, "2.9.0", Path("/new"))
 
 
 def test_an_older_candidate_that_needs_an_older_package(owner: Owner, tmp_path: Path) -> None:
