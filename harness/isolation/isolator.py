@@ -6,7 +6,7 @@ import faulthandler
 import os
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from harness.isolation.child import Endpoints, Setup, Tell, run_child
 from harness.isolation.foreign import ForeignFile, FoundTest, found
 from harness.isolation.item_result import ItemResult, explained, interpreted
 from harness.isolation.post_mortem import KernelOomKills
-from harness.isolation.preload import preload
+from harness.isolation.preload import Preload, loaded, preload
 from harness.isolation.supervisor import GRACE, CaseProcess
 from harness.isolation.threads import ForkGuard, NotForkableError
 from harness.isolation.watchdog import Watchdog
@@ -64,12 +64,13 @@ class Isolator:
         self,
         session: pytest.Session,
         limits: Limits,
-        modules: Sequence[str],
+        preloads: Sequence[Preload],
         lanes: Mapping[str, LaneSetup],
     ) -> None:
         self._session = session
         self._limits = limits
-        self._modules = modules
+        self._preloads = preloads  # that are not imported yet
+        self._loaded: set[str] = set()  # packages that some test file's import has loaded
         self._lanes = lanes
         self._warning_filters = list(warnings.filters)
         self._guard = ForkGuard()
@@ -136,7 +137,8 @@ class Isolator:
             stacks = f"{death.python_stack}\n{death.native_stack}"
             raise file.CollectError(f"{death.kind} in its import: {death.message}\n{stacks}")
         match result.phases[-1].message:
-            case TestsListed(tests):
+            case TestsListed(tests, loaded=names):
+                self._loaded.update(names.split())
                 return found(tests)
             case NotListed(reason, skipped=True):
                 pytest.skip(reason, allow_module_level=True)
@@ -144,6 +146,10 @@ class Isolator:
                 raise file.CollectError(reason)
             case other:
                 raise AssertionError(other)
+
+    def loaded_packages(self) -> str:
+        """Return, in a forked process, the packages to import before that it has loaded."""
+        return " ".join(loaded(name for each in self._preloads for name in each.packages))
 
     def close(self, grace: float = GRACE) -> None:
         """Leave no process behind; a shared one gets ``grace`` seconds to leave by itself."""
@@ -167,9 +173,23 @@ class Isolator:
         self._scratch.close()
         self._watchdog.close()
 
+    def _preload(self, paths: Iterable[Path]) -> None:
+        """Import what the tests of these files use, and what this process has of it.
+
+        torch_xla takes ten times as long as JAX, and many projects use only one of them.
+        """
+        programs = [_program(path) for path in paths] if self._preloads else []
+        packages = (name for each in self._preloads for name in each.packages)
+        names = self._loaded.union(loaded(packages))
+        used = [each for each in self._preloads if each.is_used_by(programs, names)]
+        self._preloads = [each for each in self._preloads if each not in used]
+        preload([module for each in used for module in each.modules])
+
     def _fork(self, case: Case, file: ForeignFile | None = None) -> CaseProcess:
-        if not self._preloaded:  # the first one
-            preload(self._modules)
+        if file is not None:
+            self._preload([file.path])
+        elif not self._index:  # the first of the tests, of which all are known now
+            self._preload({item.path for item in self._session.items})
         name = case.target.lane
         lane = self._lanes[name]
         if name not in self._preloaded:
@@ -198,6 +218,14 @@ class Isolator:
             echo=self._session.config.getoption("capture") == "no",
         )
         return self._child
+
+
+def _program(path: Path) -> str:
+    """Return a test file's text; "" for what is none."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def _private_bytes() -> int:

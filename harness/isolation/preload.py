@@ -4,10 +4,31 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from harness.errors import BadInputError
 from harness.isolation.garbage import importing
+
+
+@dataclass(frozen=True)
+class Preload:
+    """Modules to import once for all tests, if any of them uses one of the packages."""
+
+    modules: Sequence[str]
+    packages: Sequence[str] = ()  # none: whatever the tests use
+
+    def is_used_by(self, programs: Iterable[str], loaded: Iterable[str]) -> bool:
+        """Return whether a program names a package, or something has loaded one already."""
+        return not self.packages or any(
+            name in loaded or any(name in program for program in programs) for name in self.packages
+        )
+
+
+def loaded(packages: Iterable[str]) -> list[str]:
+    """Return which of the packages this process has imported."""
+    return [name for name in packages if name in sys.modules]
 
 
 def preload(modules: Sequence[str]) -> None:

@@ -208,7 +208,8 @@ def _without_moving_descriptors(action: Callable[[], None]) -> None:
 def collect(file: ForeignFile, tell: Tell) -> None:
     """Import ``file`` and tell which tests it has, or why that can't be known."""
     try:
-        tell(TestsListed(describe(import_items(file))))
+        tests = describe(import_items(file))
+        tell(TestsListed(tests, file.isolator.loaded_packages()))
     except (pytest.Collector.CollectError, pytest.skip.Exception) as error:
         tell(NotListed(str(error), skipped=isinstance(error, pytest.skip.Exception)))
 

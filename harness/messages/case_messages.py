@@ -67,9 +67,13 @@ class ItemDone(LastAnswer):
 
 @dataclass(frozen=True)
 class TestsListed(LastAnswer):
-    """The file's tests, as ``harness.isolation.foreign.describe`` writes them."""
+    """The file's tests, as ``harness.isolation.foreign.describe`` writes them.
+
+    ``loaded`` are names of packages that its import has loaded, for the process that forks.
+    """
 
     tests: str
+    loaded: str
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from harness import frameworks
 from harness.errors import BadInputError
 from harness.frameworks import FRAMEWORKS
 from harness.isolation.isolator import Limits
+from harness.isolation.preload import Preload
 from harness.job import job
 from harness.lanes import LANES, Lane, check_named_platforms, lane_can, lane_named, platform_of
 from harness.model.topology import Target, Topology, unit
@@ -158,7 +159,7 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini(
         "xla_preload",
         "modules imported once, before the first case; one with ? behind it may be missing "
-        "(default: those that the frameworks name)",
+        "(default: those of each framework that a test file names or imports)",
         type="args",
         default=None,
     )
@@ -188,7 +189,7 @@ class Settings:
     update_golden: bool
     stacks: Path | None
     upstream: Path | None
-    preload: tuple[str, ...]
+    preload: tuple[Preload, ...]
     environment: Mapping[str, str]  # before any test is imported, whose framework may change it
     is_chosen: bool  # the lane, by the user: the one that all tests run on
 
@@ -411,12 +412,15 @@ def _golden(config: pytest.Config, lanes: Sequence[str]) -> Golden | None:
     return Golden(folder)
 
 
-def _preload(config: pytest.Config) -> tuple[str, ...]:
+def _preload(config: pytest.Config) -> tuple[Preload, ...]:
     given = config.getini("xla_preload")
     if given is not None:
-        return tuple(given)
+        return (Preload(given),)
     # A stack may lack a framework, or have a version of it without such a module.
-    return tuple(f"{name}?" for each in FRAMEWORKS.values() for name in each.preload)
+    return tuple(
+        Preload([f"{name}?" for name in each.preload], each.packages)
+        for each in FRAMEWORKS.values()
+    )
 
 
 def _from_root(config: pytest.Config, text: str) -> Path | None:

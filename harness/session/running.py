@@ -52,9 +52,9 @@ class Running:
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         # Before any test module is imported: what is started later can't be forked.
         if not self._settings.in_process and not CASES_NEED:
-            limits, modules = self._settings.limits, self._settings.preload
+            limits, preloads = self._settings.limits, self._settings.preload
             try:
-                self.isolator = Isolator(session, limits, modules, LANES)
+                self.isolator = Isolator(session, limits, preloads, LANES)
             except OSError as error:  # no folder for temporary files
                 stop(session, f"{error.filename}: can't be made: {error.strerror}")
         elif len(self._settings.lanes) == 1:

@@ -65,6 +65,7 @@ def subject() -> Iterator[Subject]:
     subject.end()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", sorted(OPERATORS))
 def test_numpy_and_jax_agree_on_each_operator(
     subject: Subject, kind: str, monkeypatch: pytest.MonkeyPatch
@@ -124,6 +125,7 @@ def test_a_wrong_program_and_a_crash_are_seen_and_the_next_one_is_right(subject:
     assert run(subject, missing).kind == "unusable"
 
 
+@pytest.mark.long
 def test_a_wrong_answer_of_xla_is_reduced_to_its_pass(subject: Subject) -> None:
     """A slice of a slice that begins too late: jax-ml/jax#40849, with jaxlib 0.7.1."""
     ending = run(subject, TWO_SLICES)
@@ -195,6 +197,7 @@ def run_plainly(*paths: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 def test_a_wrong_compiler_is_noticed(tmp_path: Path) -> None:
     """The plugin subtracts in the place of adding; XLA for CPUs alone does not."""
     out, report = tmp_path / "out", tmp_path / "fuzz.json"
@@ -212,6 +215,7 @@ def test_a_wrong_compiler_is_noticed(tmp_path: Path) -> None:
     assert " passed" in again.stdout, again.stdout
 
 
+@pytest.mark.long
 def test_programs_are_written_as_tests(tmp_path: Path) -> None:
     """But for those that XLA gets wrong; JAX might refuse explicit axes."""
     done = fuzz("--write", 30, "--topology", 4, "--out", tmp_path)
@@ -226,6 +230,7 @@ def test_programs_are_written_as_tests(tmp_path: Path) -> None:
     assert passed >= 3
 
 
+@pytest.mark.long
 def test_programs_are_drawn_without_an_operator() -> None:
     few = [program.features for program in programs(4, 30, without=["constraint", "binary"])]
     assert not {"constraint", "constraint.uneven", "binary"} & frozenset().union(*few)

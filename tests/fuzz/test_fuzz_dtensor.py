@@ -37,6 +37,7 @@ def undivided(draft: Draft, shape: tuple[int, ...], *, even: bool) -> tuple[tupl
     return ((),) * len(shape)
 
 
+@pytest.mark.long
 def test_numpy_and_dtensor_agree_on_each_operator(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +135,7 @@ def test_a_statement_is_written_with_placements(text: str, lines: list[str]) -> 
     assert writer.lines("v1", text, [value], (8, 2)) == lines
 
 
+@pytest.mark.long
 def test_what_is_written_runs_under_any_pytest(tmp_path: Path) -> None:
     """It starts the ranks itself, and fails if a number is another one."""
     done = xla_harness("fuzz", "--framework", "torch", "--write", 1, "--out", tmp_path, cwd=ROOT)

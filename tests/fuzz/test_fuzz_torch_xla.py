@@ -32,6 +32,7 @@ def subject() -> Iterator[Subject]:
     subject.end()
 
 
+@pytest.mark.long
 def test_numpy_and_torch_xla_agree_on_each_operator(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -170,6 +170,30 @@ def test_modules_are_preloaded_before_the_first_fork(project: Project) -> None:
     assert ran.code == 0
 
 
+USES = {
+    "by a test": "def test_x(): assert HAS_JAX\ndef test_y(): import jax",
+    "by a conftest.py": "def test_x(): assert HAS_JAX",
+    "by another file": "import helper\ndef test_x(): assert HAS_JAX",
+    "not used": "def test_x(): assert not HAS_JAX",
+}
+
+
+@pytest.mark.parametrize("lane", [(), ("--lane=cpu",)], ids=["cases", "unmodified"])
+@pytest.mark.parametrize("use", USES)
+def test_what_the_tests_use_is_preloaded(project: Project, use: str, lane: tuple[str, ...]) -> None:
+    """And what they do not use is not: torch_xla takes ten times as long as JAX."""
+    project.write("pytest.ini", "[pytest]\n")
+    project.write("helper.py", "import jax")
+    project.write("conftest.py", "import helper" if use == "by a conftest.py" else "")
+    # A file of cases is imported once, before the modules; an unmodified one in each process.
+    has = "'ja' 'x' in sys.modules"
+    body = USES[use].replace("HAS_JAX", "BEGAN" if lane else has)
+    mark = "" if lane else "pytestmark = pytest.mark.lanes('cpu')\n"
+    project.write("test_inner.py", f"{mark}BEGAN = {has}\n{body}")
+    ran = project.run(*lane)
+    assert set(ran.outcomes.values()) == {"passed"}, ran.stdout
+
+
 def test_no_garbage_is_looked_for_while_files_are_collected(project: Project) -> None:
     project.write(
         "test_cases.py",

@@ -99,6 +99,7 @@ def test_every_call_is_counted_and_arrives(
     assert "libother" not in run.stdout
 
 
+@pytest.mark.long
 def test_a_clients_stack_and_guard(other: Path, tmp_path: Path) -> None:
     run = Asked(JAX, tmp_path, other, SKIP_MEGASCALE_PJRT_CLIENT="true")
     (client,) = run.events.of("client")

@@ -127,6 +127,7 @@ DECIDED = {
 }
 
 
+@pytest.mark.long
 def test_the_base_runs_only_what_decides(stacks: Drift) -> None:
     done = stacks.run(*COMMAND)
     assert done.returncode == 1, done.stderr

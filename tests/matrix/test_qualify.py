@@ -113,6 +113,7 @@ def test_the_same_command_continues(stacks: Drift, finished: Told) -> None:
     assert "rerun-all-1: kept" in once_more.stderr
 
 
+@pytest.mark.long
 def test_representatives_stand_for_their_cause(stacks: Drift, finished: Told) -> None:
     doubles = {n: finished.cases[f"test_double[cpu-1-{n}]"] for n in range(1, 9)}
     assert {f["verdict"] for f in doubles.values()} == {"regressed"}

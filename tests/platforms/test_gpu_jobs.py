@@ -331,6 +331,7 @@ def test_a_list_that_contradicts_the_topology(project: Project, visible: str) ->
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("visible", ["3,1,0,2", "", "-1"])
 def test_a_list_that_hides_no_virtual_device(tmp_path: Path, visible: str) -> None:
     """Also within a process, where an empty list hides the real cards only."""

@@ -68,6 +68,7 @@ def test_nothing_imports_it(leaf: str) -> None:
     assert users == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("leaf", LEAVES)
 def test_everything_else_works_without_it(leaf: str, tmp_path: Path) -> None:
     copy = without(leaf, tmp_path)

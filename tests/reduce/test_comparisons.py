@@ -86,6 +86,7 @@ def test_a_base_that_fails_too(tmp_path: Path) -> None:
     assert "it.mlir: nothing to reduce: invalid: on the base it is wrong, too" in done.stderr
 
 
+@pytest.mark.long
 def test_more_bytes_than_on_the_base(tmp_path: Path) -> None:
     (tmp_path / "it.mlir").write_text(GATHER)
     words = ("--base", base(tmp_path, ""), "--out", "small.py")
@@ -100,6 +101,7 @@ def test_more_bytes_than_on_the_base(tmp_path: Path) -> None:
     assert "it exchanges 32 bytes" in script.stderr
 
 
+@pytest.mark.long
 def test_what_the_compiled_program_has(tmp_path: Path) -> None:
     (tmp_path / "it.mlir").write_text(LATE)
     words = ("--has", r" negate\(", "--out", "small.py")
@@ -120,6 +122,7 @@ def test_what_it_does_not_have(tmp_path: Path) -> None:
     assert "it.mlir: nothing to reduce: It compiles, and nothing here" in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.measures_coverage
 def test_what_only_a_vendor_refuses(tmp_path: Path) -> None:
     """Compiled by libtpu, without a TPU."""
@@ -160,6 +163,7 @@ print(sorted(flags[DISABLE].split(",")))
 """
 
 
+@pytest.mark.long
 def test_two_passes_that_decide_together() -> None:
     done = run_program(sys.executable, "-c", TOGETHER, input=TWICE, cwd=ROOT)
     assert done.stdout.strip() == "['algsimp', 'fusion']", done.stderr

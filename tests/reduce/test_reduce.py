@@ -191,6 +191,7 @@ def test_a_file(tmp_path: Path, text: str, most: int, summary: str, error: str) 
     assert error in script.stderr
 
 
+@pytest.mark.long
 def test_a_report(tmp_path: Path) -> None:
     """It names the case that failed, and where."""
     (tmp_path / "test_it.py").write_text(TESTS)

@@ -131,6 +131,7 @@ def test_what_executed_a_changed_file_runs_again(project: Project) -> None:
     assert project.ran() == SUMS | DATA
 
 
+@pytest.mark.long
 def test_what_read_changed_data_runs_again(project: Project) -> None:
     project.run()
     project.write("settings.json", "{}")  # which was absent
@@ -143,6 +144,7 @@ def test_what_read_changed_data_runs_again(project: Project) -> None:
     assert project.ran() == SUMS | DATA
 
 
+@pytest.mark.long
 def test_other_circumstances_run_again(project: Project) -> None:
     project.run()
     every = SUMS | DATA

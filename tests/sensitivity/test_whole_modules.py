@@ -104,6 +104,7 @@ def report(folder: Path, ran: Ran) -> dict[str, Any]:
     return data
 
 
+@pytest.mark.long
 def test_a_slip_is_seen_if_any_case_sees_it(report: dict[str, Any]) -> None:
     verdicts = defaultdict(list)
     for fault in report["faults"]:

@@ -49,6 +49,7 @@ print("the end", flush=True)
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("part", "code", "reason", "ends"),
     [

@@ -21,6 +21,7 @@ CODES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("framework", "endings"),
     [
