@@ -3,7 +3,7 @@
 Each number is processor time, the least of several rounds: it hardly depends on what else runs. All
 are measured in turns. Without plugins, pytest is what the plugin's cost is compared with. What
 cases need is imported once before the first of them, and the suites are collected, without looking
-for garbage.
+for garbage. A case of JAX waits for no torch_xla.
 Usage: ``uv run benchmarks/startup.py [--rounds 10]``.
 """
 
@@ -17,6 +17,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from harness.frameworks import FRAMEWORKS
+
 ROOT = Path(__file__).parents[1]
 HARNESS = ("-m", "harness")
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
@@ -26,6 +28,12 @@ from harness.isolation.preload import preload
 preload([f"{name}?" for each in FRAMEWORKS.values() for name in each.preload])
 """
 COLLECT = (str(ROOT / "suites"), "--lane=virtual-tpu", "--collect-only")
+JAX = """\
+import jax, pytest
+@pytest.mark.lanes("cpu")
+def test_jax(): assert jax.numpy.ones(2).sum() == 2
+"""
+MODULES = " ".join(f"{name}?" for each in FRAMEWORKS.values() for name in each.preload)
 WITH_COLLECTIONS = "import gc\ngc.disable = gc.freeze = int\n"
 LINES = {
     "xla-harness --help": (*HARNESS, "--help"),
@@ -35,6 +43,8 @@ LINES = {
     "one test, no plugin": (*PYTEST, "--disable-plugin-autoload"),
     "one test, pytest-xdist": (*PYTEST, "--disable-plugin-autoload", "-p", "xdist"),
     "one test, xla-harness": (*PYTEST, "--disable-plugin-autoload", "-p", "harness.plugin"),
+    "one case of JAX": (*PYTEST, "cases"),
+    "the same, all frameworks imported": (*PYTEST, "-o", f"xla_preload={MODULES}", "cases"),
     "what cases need": ("-c", IMPORTS),
     "what cases need, with collections": ("-c", f"{WITH_COLLECTIONS}{IMPORTS}"),
     "collecting the suites": (*PYTEST, *COLLECT),
@@ -52,6 +62,9 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "test_trivial.py").write_text("def test_trivial():\n    pass\n")
+        (Path(folder) / "cases").mkdir()
+        (Path(folder) / "cases" / "test_jax.py").write_text(JAX)
+        (Path(folder) / "pytest.ini").write_text("[pytest]\nnorecursedirs = cases\n")
         for line in LINES.values():  # compiles the modules
             seconds(line, folder)
         durations: dict[str, list[float]] = {name: [] for name in LINES}

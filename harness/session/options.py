@@ -418,7 +418,7 @@ def _preload(config: pytest.Config) -> tuple[Preload, ...]:
         return (Preload(given),)
     # A stack may lack a framework, or have a version of it without such a module.
     return tuple(
-        Preload([f"{name}?" for name in each.preload], each.packages)
+        Preload([f"{name}?" for name in each.preload], (each.name, *each.packages))
         for each in FRAMEWORKS.values()
     )
 
