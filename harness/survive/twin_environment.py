@@ -22,9 +22,6 @@ from harness.errors import BadInputError
 from harness.stacks import uv
 from harness.stacks.environments import Say, cache_folder
 
-# They are released together. pip installs the newest jaxlib that jax accepts; torch_xla names no
-# torch, and only loads beside the one it was built for.
-_FOLLOWERS = {"jax": "jaxlib", "torch-xla": "torch"}
 _COMPLETE = "complete"
 _CUDA_PLUGIN = re.compile(r"jax-(cuda\d+)-plugin")
 
@@ -139,11 +136,14 @@ def _resolved(base: Path, wanted: Mapping[str, str], installed: Installed) -> st
     What the candidate needs may become older. Nothing else may: a resolver would avoid a package's
     upper bound by an old release that has none yet.
     """
-    followers = {_FOLLOWERS[name] for name in wanted if name in _FOLLOWERS}
     free = _versions(_compiled(base, wanted, wanted.values(), ()))
     lines, pins = list(wanted.values()), []
-    if "torch-xla" in wanted and "torch" not in wanted:
-        lines.append(f"torch=={_minor(free['torch-xla'])}.*")
+    # They are released together: pip installs the newest jaxlib that jax accepts.
+    followers = {"jaxlib"} if "jax" in wanted else set()
+    # torch_xla requires no torch, and only loads beside the one that it was built for.
+    if "torch" not in wanted and (version := "torch-xla" in wanted and free.get("torch-xla")):
+        followers.add("torch")
+        lines.append(f"torch=={_minor(version)}.*")
     for name, version in installed.versions.items():
         if name in wanted:
             continue
