@@ -138,7 +138,7 @@ class Isolator:
             raise file.CollectError(f"{death.kind} in its import: {death.message}\n{stacks}")
         match result.phases[-1].message:
             case TestsListed(tests, loaded=names):
-                self._loaded.update(names.split())
+                self._loaded.update(names)
                 return found(tests)
             case NotListed(reason, skipped=True):
                 pytest.skip(reason, allow_module_level=True)
@@ -147,9 +147,9 @@ class Isolator:
             case other:
                 raise AssertionError(other)
 
-    def loaded_packages(self) -> str:
-        """Return, in a forked process, the packages to import before that it has loaded."""
-        return " ".join(loaded(name for each in self._preloads for name in each.packages))
+    def loaded_packages(self) -> list[str]:
+        """Return which packages of what is not imported yet this process has loaded."""
+        return loaded(name for each in self._preloads for name in each.packages)
 
     def close(self, grace: float = GRACE) -> None:
         """Leave no process behind; a shared one gets ``grace`` seconds to leave by itself."""
@@ -179,8 +179,7 @@ class Isolator:
         torch_xla takes ten times as long as JAX, and many projects use only one of them.
         """
         programs = [_program(path) for path in paths] if self._preloads else []
-        packages = (name for each in self._preloads for name in each.packages)
-        names = self._loaded.union(loaded(packages))
+        names = self._loaded.union(self.loaded_packages())
         used = [each for each in self._preloads if each.is_used_by(programs, names)]
         self._preloads = [each for each in self._preloads if each not in used]
         preload([module for each in used for module in each.modules])

@@ -73,7 +73,7 @@ class TestsListed(LastAnswer):
     """
 
     tests: str
-    loaded: str
+    loaded: list[str]
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ EVERY = [
         {"call": 0.5}, interrupted=False, exit_reason=None, exit_code=None, used=["read /a"]
     ),
     case_messages.ItemDone({}, interrupted=True, exit_reason="enough", exit_code=3, used=[]),
-    case_messages.TestsListed("text"),
+    case_messages.TestsListed("text", ["jax"]),
     case_messages.NotListed("text", skipped=True),
     jobs.Hello("token", 1, "about"),
     jobs.Welcome(),
@@ -87,7 +87,7 @@ def test_each_side_of_a_conversation_has_its_own_words() -> None:
         (jobs.Go(1), jobs.TO_FIRST),
         (jobs.At(1), jobs.FROM_FIRST),
         (case_messages.Taken(), case_messages.ANSWERS),
-        (case_messages.TestsListed(""), case_messages.COMMANDS),
+        (case_messages.TestsListed("", []), case_messages.COMMANDS),
     ):
         with pytest.raises(MessageError, match="expected one of"):
             vocabulary.read(as_data(message))
@@ -148,7 +148,7 @@ def packets_of(token: bytes, message: Message) -> list[bytes]:
 
 def test_packets_are_joined_to_messages_and_strays_are_counted() -> None:
     token = new_token().encode()
-    long = case_messages.TestsListed("a" * 100_000)
+    long = case_messages.TestsListed("a" * 100_000, [])
     parts = packets_of(token, long)
     assert len(parts) > 3
     packets = Packets(token, case_messages.ANSWERS)
@@ -167,8 +167,8 @@ def test_a_packet_with_the_token_that_is_no_answer_is_stray(message: Message) ->
     (part,) = packets_of(token, message)
     assert packets.feed(part) is None
     assert packets.stray == len(encode(message))
-    (part,) = packets_of(token, case_messages.TestsListed("x"))
-    assert packets.feed(part) == case_messages.TestsListed("x")
+    (part,) = packets_of(token, case_messages.TestsListed("x", []))
+    assert packets.feed(part) == case_messages.TestsListed("x", [])
 
 
 def test_what_json_can_not_say_is_told_by_its_repr() -> None:
