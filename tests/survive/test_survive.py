@@ -336,6 +336,15 @@ def test_a_cuda_plugin_moves_too(owner: Owner, tmp_path: Path) -> None:
     assert owner.badge == ("jax 1003", "works", "brightgreen")
 
 
+def test_a_wheel_that_is_built_again(owner: Owner, tmp_path: Path) -> None:
+    owner.write(test_one="import drift\ndef test_one(): assert drift.half(4) == 2")
+    for code, answer in ((NEW.replace("n // 2", "n"), "1 regressed."), (NEW, "Nothing broke.")):
+        path = wheel(tmp_path / "built", "2", code)
+        done = owner.survive(f"drift @ {path.as_uri()}", "--", "test_one.py")
+        assert answer in done.stdout, done.stderr
+        assert "drift 1 -> 2" in done.stdout
+
+
 def test_torch_moves_with_torch_xla(owner: Owner, tmp_path: Path) -> None:
     """torch_xla requires no torch, and is loaded only by the one that it was built for."""
     wheels = owner.python.parents[2] / "wheels"
