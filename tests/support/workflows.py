@@ -21,7 +21,7 @@ from harness.stacks.environments import cache_folder
 
 STAND_INS = Path(__file__).parent / "actions"
 RUNNER = "ubuntu-24.04"
-
+_LIMIT = 1200  # seconds: jobs that check all of a clone, on a machine that others use
 
 # Of steps inside an action act's own fields name the action only.
 _ENDED = re.compile(r"\W*(Success|Failure) - Main (.+?)(?: \[[\d.a-zµ]+\])?$", re.DOTALL)
@@ -109,7 +109,7 @@ def act(  # noqa: PLR0913, PLR0917 - act's own
         for name, text in pairs.items():
             command += [option, f"{name}={text}"]
     home = os.environ | {"XDG_CACHE_HOME": str(artifacts.parent / "act")}
-    done = run_program(*command, *options, cwd=folder, env=home)
+    done = run_program(*command, *options, cwd=folder, env=home, timeout=_LIMIT)
     return _parsed(done)
 
 
