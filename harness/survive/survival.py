@@ -146,14 +146,14 @@ def proof(
     loaded another version, or one from elsewhere.
     """
     own = package.replace("-", "_")  # torch_xla's wheel has torchax, too, of another version
-    versions = {own} if own in modules else {*modules}
+    with_version = {own} if own in modules else modules
     places: dict[int, str] = {}  # by process
     for each in run.processes:
         for name in sorted(modules.intersection(each["modules"]), key=lambda name: name == own):
-            text, places[each["pid"]] = each["modules"][name]
-            place = places[each["pid"]]
+            text, place = each["modules"][name]
+            places[each["pid"]] = place
             is_elsewhere = within is not None and not Path(place).is_relative_to(within)
-            if (name in versions and _differs(text, version)) or is_elsewhere:
+            if (name in with_version and _differs(text, version)) or is_elsewhere:
                 raise BadInputError(
                     f"the tests had loaded {name} {text} from {place}, not {version}"
                     + (f" from {within}" if within else "")

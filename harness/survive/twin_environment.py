@@ -112,7 +112,7 @@ def twin(base: Path, wanted: Mapping[str, str], installed: Installed, say: Say) 
     folder.parent.mkdir(parents=True, exist_ok=True)
     python = folder / "bin" / "python"
     own = [line for name, line in installed.own.items() if name not in wanted]
-    own += [text for text in wanted.values() if text.partition("@")[2].strip().startswith("file:")]
+    own += [each for each in wanted.values() if each.partition("@")[2].strip().startswith("file:")]
     with FileLock(folder.with_suffix(".lock")):
         if not (folder / _COMPLETE).exists():
             _make(base, folder, text, say)
